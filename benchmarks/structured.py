@@ -26,7 +26,7 @@ import edgespec
 from benchmarks.common import GREEDY, save
 from edgespec.bench.peers import Mode, Peer, Weights
 from edgespec.chat.encoder import ConversationEncoder
-from edgespec.constraints.compiler import GrammarMatcher
+from edgespec.constraints.matcher import GrammarMatcher
 from edgespec.device import physical_cores
 
 COMMAND = {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .chat.constraints import AnswerConstraints
     from .chat.format import AnswerFormat
     from .chat.options import AnswerOptions
+    from .chat.reader import Reader
     from .decoding.async_stream import AsyncStream
 
 
@@ -249,6 +250,17 @@ class Engine:
             return in_thread(compiled, abort=abort) if abort else compiled()
         except Aborted:
             return None
+
+    def reader(
+        self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
+    ) -> Reader | None:
+        """Return what finds reasoning and calls in an answer, None where there can be none;
+        arguments as for `constraint`.
+        """
+        options, form = self.followed(options, owner), self.answer_format
+        if not options.tools and not form.reasoning:
+            return None
+        return form.reader(options, rendered, has_form=params.is_constrained)
 
     def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
         """Return options in which tools that are not strict have schemas that can be followed.

@@ -241,7 +241,6 @@ class Chat:
             options=options,
             begun=begun or "",
         )
-        options = options and self._engine.followed(options, self._owner)
         events = self._engine.run(
             fitted.prompt,
             params,
@@ -255,8 +254,7 @@ class Chat:
         )
         reader = None
         if options:
-            form = self._engine.answer_format
-            reader = form.reader(options, fitted.opened, has_form=params.is_constrained)
+            reader = self._engine.reader(params, options, fitted.opened, self._owner)
         return Stream(self._answer(added, fitted, Reading(reader, params, begun), events))
 
     def _answer(

@@ -30,13 +30,14 @@ try:
     from starlette.routing import BaseRoute, Route, WebSocketRoute
 
     from . import openapi
+    from .answering import Answering
+    from .base import Serving
     from .connections import TimedHTTP
-    from .converters.endpoints import ConvertedEndpoints
     from .errors import as_api_error, instead_of
-    from .forms import Forms
     from .metrics import Metrics
     from .middleware import AccessMiddleware
-    from .openai import OpenAIEndpoints
+    from .models import Models
+    from .preparation import Preparation
     from .request_queue import RequestQueue
     from .tokenization import Tokenization
     from .verification import websocket
@@ -66,16 +67,24 @@ def create_app(
     long as the server. `app.state.request_queue` is the queue for the engine: code beside the
     server that uses the engine waits there with `acquire()`.
     """
+    from .. import __version__
+
     queue = RequestQueue(settings.max_queue)
-    tokenization, forms = Tokenization(engine, settings), Forms(engine, settings)
-    metrics = Metrics(queue, tokenization, sessions)
+    preparation = Preparation(engine, settings)
+    metrics = Metrics(queue, preparation, sessions)
     if sessions is not None:
         routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]
     operations = _Operations(queue, metrics, settings)
-    openai = OpenAIEndpoints(engine, settings, tokenization, forms, queue, metrics)
-    converted = ConvertedEndpoints(openai, settings)
-    endpoints = (operations, openai, converted, tokenization)
+    serving = Serving(
+        settings.model, engine.tokenizer, f"edgespec-{__version__}", settings.sampling
+    )
+    endpoints = (
+        operations,
+        Models(engine, settings, preparation),
+        Answering(engine, serving, preparation, queue, metrics),
+        Tokenization(engine, settings, preparation),
+    )
     served = [*itertools.chain(*(each.routes() for each in endpoints)), *routes]
     names = _names(served)
 
@@ -87,8 +96,7 @@ def create_app(
             operations.ready = True
             yield
             queue.close()
-            tokenization.close()
-            forms.close()
+            preparation.close()
 
     app = Starlette(
         routes=served,
@@ -97,7 +105,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.request_queue = queue
-    app.state.preparing = tokenization, forms
+    app.state.preparation = preparation
     return app
 
 
@@ -244,7 +252,7 @@ class Server(uvicorn.Server):
             )
         )
         self._queue: RequestQueue = app.state.request_queue
-        self._preparing: tuple[Tokenization, Forms] = app.state.preparing
+        self._preparation: Preparation = app.state.preparation
         self._engine = engine
         self._settings = settings
         self._on_ready = on_ready
@@ -262,8 +270,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting requests, let running ones finish for `grace_s`, then cancel them."""
         self._queue.close()
-        for each in self._preparing:
-            each.close()
+        self._preparation.close()
         if self._queue.n_running and self._settings.grace_s and not self.force_exit:
             self._on_finishing(self._queue.n_running)
         deadline = time.monotonic() + self._settings.grace_s
@@ -278,7 +285,7 @@ class Server(uvicorn.Server):
             await self.lifespan.shutdown()
 
     def _busy(self) -> bool:
-        return any(each.n_running for each in (self._queue, *self._preparing))
+        return bool(self._queue.n_running or self._preparation.n_running)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..types import Stats
+from .preparation import Preparation
 from .request_queue import RequestQueue
-from .tokenization import Tokenization
 from .verification.sessions import Sessions
 
 _LONG = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -26,7 +26,7 @@ class Metrics:
     """
 
     def __init__(
-        self, queue: RequestQueue, tokenization: Tokenization, sessions: Sessions | None = None
+        self, queue: RequestQueue, preparation: Preparation, sessions: Sessions | None = None
     ) -> None:
         self._registry = registry = CollectorRegistry()
 
@@ -61,7 +61,7 @@ class Metrics:
         )
 
         def n_waiting() -> int:
-            return queue.n_waiting + tokenization.n_waiting + tokenization.n_running
+            return queue.n_waiting + preparation.n_waiting + preparation.n_tokenizing
 
         for name, what, value in (
             ("num_requests_waiting", "Requests in the queues", n_waiting),

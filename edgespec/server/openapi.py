@@ -8,15 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from .converters.messages_request import CountRequest, MessagesRequest
-from .converters.responses_request import ResponsesRequest
-from .parameters import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeConversation,
-    TokenizeText,
-)
+from .apis.chat_completions.structs import ChatRequest
+from .apis.completions import CompletionRequest
+from .apis.messages.structs import CountRequest, MessagesRequest
+from .apis.responses.structs import ResponsesRequest
+from .apis.tokens import DetokenizeRequest, TokenizeConversation, TokenizeText
 from .settings import ServerSettings
 
 

@@ -43,7 +43,7 @@ def test_law_of_deeper_drafts_and_other_settings(kind):
 
 
 def test_masking_only_the_first_row_of_a_draft_is_caught(monkeypatch):
-    from edgespec.constraints.compiler import GrammarMatcher
+    from edgespec.constraints.matcher import GrammarMatcher
 
     given, _ = LANGUAGES["choices"]
     params = SamplingParams(temperature=1.0, max_tokens=N, **given)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import edgespec
 from edgespec.backends.llama_cpp import tokenizer as llama_cpp_tokenizer
 from edgespec.chat import encoder as conversations
-from edgespec.chat import prompts, templates
+from edgespec.chat import templates
+from edgespec.decoding import prompts
 from tests.helpers.selection import share
 from tests.helpers.weights import FOLDER
 

@@ -7,12 +7,14 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgespec import Completion, Event, Stats, ToyTokenizer
+from edgespec import Completion, Event, SamplingParams, Stats, ToyTokenizer
 from edgespec.chat.format import AnswerFormat
 from edgespec.chat.options import AnswerOptions
+from edgespec.chat.reading import Reading
 from edgespec.chat.tools import Tool
-from edgespec.server.answers import Answer, AnswerResponseBuilder
-from edgespec.server.responses import Offsets
+from edgespec.server.apis.chat_completions.writer import ChatWriter
+from edgespec.server.apis.openai_writer import Told
+from edgespec.server.base import Answer
 from tests.helpers.scripted_chats import TEMPLATE, accumulated, called
 from tests.helpers.selection import share
 
@@ -34,17 +36,16 @@ def chunks_of(pieces: list[str], reason: str):
     ended = completion("".join(pieces), reason)
     events = [Event("token", 0, piece) for piece in pieces]
     events.append(Event("done", text="", completion=ended))
-    builders = [
-        AnswerResponseBuilder(
-            "toy", TOKENIZER, "f", answer=Answer(FORM.reader(OPTIONS, "")), id="1", created=0
-        )
-        for _ in range(2)
-    ]
-    chunks = [builders[0].first_chunk(0)]
-    for event in events:
-        chunks += builders[0].event_chunks(0, event, Offsets(TOKENIZER))
-        builders[1].take(event)
-    return [*chunks, builders[0].last_chunk(0, ended)], builders[1].whole([ended])
+    told = Told(model="toy", tokenizer=TOKENIZER, fingerprint="f", id="1", created=0)
+    writer, answer = ChatWriter(told, has_parts=True), Answer()
+    reading = Reading(FORM.reader(OPTIONS, ""), SamplingParams())
+    texts = [*writer.begin(0)]
+    for event in map(reading.take, events):
+        answer.take(event)
+        texts += writer.part(0, event)
+    texts += writer.end(0, answer)
+    chunks = [json.loads(text.removeprefix("data: ")) for text in texts]
+    return chunks, writer.whole([answer])
 
 
 def without_ids(message):

@@ -14,9 +14,12 @@ import threading
 import httpx
 import pytest
 
+from edgespec import Event, ToyTokenizer
 from edgespec.config import RemoteConfig
 from edgespec.decoding.request_lock import Interrupt
-from edgespec.server.streams import EventStream, PlainForm
+from edgespec.server.answering import EventStream
+from edgespec.server.apis.completions import TextWriter
+from edgespec.server.apis.openai_writer import Told
 from edgespec.verifiers.remote import failures
 from tests.helpers.serving import until
 
@@ -182,14 +185,15 @@ def test_an_answer_that_is_there_already_is_sent_without_shutting_others_out():
 
         async def chunks():
             for i in range(100):
-                yield {"i": i}
+                yield 0, Event("token", i, "x")
 
         async def send(message) -> None:
             sent.append(message)
 
         sent: list[dict] = []
         task = asyncio.create_task(other())
-        stream = EventStream(PlainForm(), chunks(), chunks(), {})
+        told, items = Told(model="m", tokenizer=ToyTokenizer(["x"]), fingerprint="f"), chunks()
+        stream = EventStream(TextWriter(told), await anext(items), items, {})
         await stream({"type": "http"}, asyncio.Event().wait, send)
         task.cancel()
         assert len(sent) == 103  # its start, [DONE] and its end

@@ -9,23 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.server import parameters
-from edgespec.server.converters.messages_request import (
-    CountRequest,
-    MessagesRequest,
-    conversion,
-)
-from edgespec.server.converters.messages_writer import MessagesWriter
+from edgespec import Part
+from edgespec.server.apis.messages import parse, parse_count
+from edgespec.server.apis.messages.writer import MessagesWriter
+from edgespec.server.base import Asked
 from edgespec.server.errors import ApiError
 from tests.helpers.conversions import (
     DEEP,
     SAID,
     USAGE,
+    asked_of,
     call,
-    chunks,
-    cut_message,
+    cut,
     events_of,
-    message,
+    said,
     whole_of,
 )
 
@@ -37,28 +34,30 @@ WEATHER = {
 }
 
 
-def chat_of(**body: Any) -> dict[str, Any]:
-    """Return the chat-completions request for a request."""
-    body = {"max_tokens": 5, "messages": ASK} | body
-    return conversion(parameters.check(body, MessagesRequest)).fields
+def asked(**body: Any) -> Asked:
+    return asked_of(parse, **{"max_tokens": 5, "messages": ASK} | body)
+
+
+def told(**body: Any) -> list[dict[str, Any]]:
+    """Return the messages of a request."""
+    return list(asked(**body).request.messages)
 
 
 def writer() -> MessagesWriter:
-    return MessagesWriter("toy", USAGE["prompt_tokens"])
+    return MessagesWriter("toy", USAGE["prompt"])
 
 
 # --- requests ----------------------------------------------------------------------------------
 
 
 def test_a_plain_request():
-    found = chat_of(system="be brief", stop_sequences=["x"], temperature=0.5, top_p=0.9, top_k=3)
-    assert found == {
-        "messages": [
-            {"role": "system", "content": "be brief"},
-            {"role": "user", "content": "hello"},
-        ],
-        "max_completion_tokens": 5, "stop": ["x"], "temperature": 0.5, "top_p": 0.9, "top_k": 3,
-    }  # fmt: skip
+    settings = {"temperature": 0.5, "top_p": 0.9, "top_k": 3}
+    request = asked(system="be brief", stop_sequences=["x"], **settings).request
+    assert request.messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hello"},
+    ]
+    assert request.sampling == {"max_tokens": 5, "stop": ["x"]} | settings
 
 
 def test_a_conversation_with_calls_as_clients_send_it_back():
@@ -80,19 +79,19 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
         ]},
     ]  # fmt: skip
 
-    assert chat_of(messages=turns)["messages"] == [
+    assert told(messages=turns) == [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
          "tool_calls": [call("a", '{"city": "Köln"}'), call("b", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "b", "content": "un\n\nknown"},
+        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "name": "weather", "content": "un\n\nknown"},
         {"role": "user", "content": "And now?"},
     ]  # fmt: skip
 
 
 def test_turns_of_one_role_are_combined_as_anthropic_does():
     turns = [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
-    assert chat_of(messages=turns)["messages"] == [{"role": "user", "content": "one\n\ntwo"}]
+    assert told(messages=turns) == [{"role": "user", "content": "one\n\ntwo"}]
 
 
 def test_what_an_assistant_says_in_a_turn_is_one_text_and_turns_are_apart():
@@ -107,7 +106,7 @@ def test_what_an_assistant_says_in_a_turn_is_one_text_and_turns_are_apart():
         {"role": "assistant", "content": "More?"},
         *ASK,
     ]  # fmt: skip
-    assert chat_of(messages=turns)["messages"][1] == {
+    assert told(messages=turns)[1] == {
         "role": "assistant", "content": "Good day.\n\nMore?", "reasoning_content": "Hm.",
     }  # fmt: skip
 
@@ -122,13 +121,13 @@ def test_what_the_system_says_later_joins_its_first_message():
         {"role": "user", "content": "four"},
         {"role": "system", "content": "today"},
     ]
-    assert chat_of(messages=turns, system="be brief")["messages"] == [
+    assert told(messages=turns, system="be brief") == [
         {"role": "system", "content": "be brief\n\nagents\n\ntoday"},
         {"role": "user", "content": "one\n\ntwo"},
         {"role": "assistant", "content": "three"},
         {"role": "user", "content": "four"},
     ]
-    assert chat_of(messages=turns[:2])["messages"][0] == {"role": "system", "content": "agents"}
+    assert told(messages=turns[:2])[0] == {"role": "system", "content": "agents"}
 
 
 def test_the_block_for_accounting_is_no_text_for_a_model():
@@ -138,7 +137,7 @@ def test_the_block_for_accounting_is_no_text_for_a_model():
         {"type": "text", "text": "You are Claude Code."},
         {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
     ]
-    first = chat_of(system=system)["messages"][0]
+    first = told(system=system)[0]
     assert first == {"role": "system", "content": "You are Claude Code.\n\nBe brief."}
 
 
@@ -148,30 +147,34 @@ def test_custom_tools_are_taken_and_those_of_the_provider_skipped():
         WEATHER | {"cache_control": {"type": "ephemeral"}},
         WEATHER | {"type": "custom", "name": "time", "strict": True, "defer_loading": False},
     ]
-    found = chat_of(tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True})
-    assert [tool["function"]["name"] for tool in found["tools"]] == ["weather", "time"]
-    assert found["tools"][0]["function"]["parameters"] == WEATHER["input_schema"]
-    assert found["tools"][1]["function"]["strict"] is True
-    assert (found["tool_choice"], found["parallel_tool_calls"]) == ("required", False)
-    named = chat_of(tools=tools, tool_choice={"type": "tool", "name": "time"})
-    assert named["tool_choice"] == {"type": "function", "function": {"name": "time"}}
-    assert chat_of(tools=tools, tool_choice={"type": "none"})["tool_choice"] == "none"
-    assert "parallel_tool_calls" not in chat_of(tools=tools, tool_choice={"type": "auto"})
-    several = chat_of(tools=tools, tool_choice={"type": "auto", "disable_parallel_tool_use": False})
-    assert several["parallel_tool_calls"] is True
-    assert "tools" not in chat_of(tools=tools[:1], tool_choice={"type": "auto"})
+
+    def options(**choice: Any) -> Any:
+        return asked(tools=tools, tool_choice=choice).request.options
+
+    found = options(type="any", disable_parallel_tool_use=True)
+    assert [tool.name for tool in found.tools] == ["weather", "time"]
+    assert found.tools[0].parameters["properties"] == WEATHER["input_schema"]["properties"]
+    assert [tool.strict for tool in found.tools] == [False, True]
+    assert (found.tool_choice, found.parallel_tool_calls) == ("required", False)
+    assert options(type="tool", name="time").tool_choice == "time"
+    assert options(type="none").tool_choice == "none"
+    assert options(type="auto").parallel_tool_calls
+    assert options(type="auto", disable_parallel_tool_use=False).parallel_tool_calls
+    skipped = asked(tools=tools[:1], tool_choice={"type": "auto"}).request.options
+    assert skipped == asked().request.options
 
 
 def test_thinking_and_formats():
-    assert "reasoning_effort" not in chat_of()
-    assert chat_of(thinking={"type": "disabled"})["reasoning_effort"] == "none"
-    enabled = chat_of(thinking={"type": "enabled", "budget_tokens": 2048})
-    assert enabled["thinking_budget_tokens"] == 2048
+    assert not asked().request.options.template_kwargs
+    assert asked(thinking={"type": "disabled"}).request.options.reasoning_budget == 0
+    enabled = asked(thinking={"type": "enabled", "budget_tokens": 2048})
+    assert enabled.request.options.reasoning_budget == 2048
     schema = {"type": "object"}
     config = {"effort": "high", "format": {"type": "json_schema", "schema": schema}}
-    found = chat_of(thinking={"type": "adaptive", "display": "omitted"}, output_config=config)
-    assert found["reasoning_effort"] == "high"
-    assert found["response_format"]["json_schema"]["schema"] == schema
+    found = asked(thinking={"type": "adaptive", "display": "omitted"}, output_config=config)
+    assert found.request.options.template_kwargs == {"reasoning_effort": "high"}
+    assert found.request.sampling["schema"] == schema
+    assert found.form == "output_config.format"
 
 
 @pytest.mark.parametrize(
@@ -213,41 +216,30 @@ def test_thinking_and_formats():
 )  # fmt: skip
 def test_refusals_name_the_field(body, param, says):
     with pytest.raises(ApiError) as refused:
-        chat_of(**body)
+        asked(**body)
     error = refused.value
     assert (error.status, error.param) == (400, param)
     assert says in error.message
-    told = error.messages_body("id")["error"]
-    assert told["type"] == "invalid_request_error"
-    assert param in told["message"]
+    shown = error.messages_body("id")["error"]
+    assert shown["type"] == "invalid_request_error"
+    assert param in shown["message"]
 
 
-@pytest.mark.parametrize(
-    ("there", "here"),
-    [
-        ("messages[2].content", "messages[2].content"),
-        ("stop", "stop_sequences"),
-        ("response_format", "output_config.format"),
-        ("tools[0].function.parameters", "tools[1].input_schema"),
-        ("tools[0].function.name", "tools[1].name"),
-    ],
-)
-def test_errors_of_the_chat_name_the_field_of_the_request(there, here):
+def test_tools_are_known_by_their_places():
     tools = [{"type": "web_search_20250305"}, WEATHER]
-    body = {"max_tokens": 5, "messages": ASK, "tools": tools}
-    asked = conversion(parameters.check(body, MessagesRequest))
-    error = asked.renamed(ApiError(400, f"{there} is wrong", param=there))
-    assert (error.param, error.message) == (here, f"{here} is wrong")
+    assert asked(tools=tools).tools == {"weather": "tools[1].input_schema"}
+    with pytest.raises(ApiError) as refused:
+        asked(tools=[tools[0], WEATHER | {"name": "a b"}])
+    assert refused.value.param == "tools[1].name"
 
 
 def test_a_count_is_asked_for_without_what_only_answers_need():
-    found = conversion(parameters.check({"messages": ASK, "tools": [WEATHER]}, CountRequest))
-    assert set(found.fields) == {"messages", "tools"}
-    said = [*ASK, {"role": "assistant", "content": "Hi"}]
-    counted = conversion(parameters.check({"messages": said}, CountRequest))
-    assert counted.fields["messages"] == said
+    counted = [*ASK, {"role": "assistant", "content": "Hi"}]
+    found = asked_of(parse_count, messages=counted, tools=[WEATHER]).request
+    assert found.messages == counted
+    assert [tool.name for tool in found.options.tools] == ["weather"]
     with pytest.raises(ApiError, match="max_tokens"):
-        parameters.check({"messages": ASK, "max_tokens": 5}, CountRequest)
+        asked_of(parse_count, messages=ASK, max_tokens=5)
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -273,20 +265,22 @@ def accumulated(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return content
 
 
-@given(message(), st.data())
-def test_however_an_answer_is_cut_the_same_comes_out(said, data):
-    whole = whole_of(writer(), said, "tool_calls")
-    events = events_of(writer(), chunks(cut_message(said, data.draw), "tool_calls"))
+@given(said(), st.data())
+def test_however_an_answer_is_cut_the_same_comes_out(parts, data):
+    reason = "tool_calls" if any(part.id for part in parts) else "stop"
+    whole = whole_of(writer(), parts, reason)
+    events = events_of(writer(), cut(parts, data.draw), reason)
     assert accumulated(events) == whole["content"]
     starts = [event["index"] for event in events if event["type"] == "content_block_start"]
     stops = [event["index"] for event in events if event["type"] == "content_block_stop"]
     assert starts == stops == list(range(len(whole["content"])))
-    assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    ended = "tool_use" if reason == "tool_calls" else "end_turn"
+    assert events[-2]["delta"] == {"stop_reason": ended, "stop_sequence": None}
     assert events[-2]["usage"] == whole["usage"]
 
 
 def test_the_events_of_an_answer_with_everything():
-    events = events_of(writer(), chunks(SAID, "tool_calls"))
+    events = events_of(writer(), SAID, "tool_calls")
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert [event["type"] for event in events] == [
         "message_start", *block, *block, *block[:2], *block[1:], "message_delta", "message_stop",
@@ -296,7 +290,7 @@ def test_the_events_of_an_answer_with_everything():
         {"type": "text", "text": "Wait"},
         {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}},
     ]
-    assert events[0]["message"]["usage"]["input_tokens"] == USAGE["prompt_tokens"]
+    assert events[0]["message"]["usage"]["input_tokens"] == USAGE["prompt"]
     assert events[-2]["usage"] == {
         "input_tokens": 3, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 0,
         "output_tokens": 5, "output_tokens_details": {"thinking_tokens": 3},
@@ -304,7 +298,7 @@ def test_the_events_of_an_answer_with_everything():
 
 
 @pytest.mark.parametrize(
-    ("reason", "stop", "told"),
+    ("reason", "stop", "ends"),
     [
         ("stop", 256, {"stop_reason": "end_turn", "stop_sequence": None}),
         ("stop", "END", {"stop_reason": "stop_sequence", "stop_sequence": "END"}),
@@ -312,13 +306,14 @@ def test_the_events_of_an_answer_with_everything():
         ("tool_calls", 256, {"stop_reason": "tool_use", "stop_sequence": None}),
     ],
 )
-def test_why_an_answer_ended(reason, stop, told):
-    found = whole_of(writer(), {"content": "x"}, reason, stop)
-    assert {name: found[name] for name in told} == told
+def test_why_an_answer_ended(reason, stop, ends):
+    parts = [Part("content", "x"), *([Part("call", "{}", 0, "a", "b")] * (reason == "tool_calls"))]
+    found = whole_of(writer(), parts, reason, stop)
+    assert {name: found[name] for name in ends} == ends
 
 
 @pytest.mark.parametrize("arguments", ["", '{"city": "Ro', "7"])
 def test_a_call_that_was_cut_has_no_arguments(arguments):
-    said = {"tool_calls": [call("a", arguments)]}
-    block = whole_of(writer(), said, "length")["content"][0]
+    parts = [Part("call", arguments, 0, "a", "weather")]
+    block = whole_of(writer(), parts, "length")["content"][0]
     assert (block["name"], block["input"]) == ("weather", {})

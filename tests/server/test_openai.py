@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from edgespec.server.responses import ChatResponseBuilder, Offsets
+from edgespec.server.apis.chat_completions.writer import ChatWriter
+from edgespec.server.apis.openai_writer import Told
+from edgespec.types import Event
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -269,9 +273,12 @@ def test_offsets_count_characters_that_tokens_share(client, events, stop):
 def test_what_is_impossible_is_still_json(engine):
     from edgespec import Logprob
 
-    builder = ChatResponseBuilder("m", engine.tokenizer, "f")
+    told = Told(model="m", tokenizer=engine.tokenizer, fingerprint="f", logprobs=True)
     impossible = Logprob(float("-inf"), ((97, float("-inf")),))
-    entry = builder.token_logprobs([(97, impossible)], Offsets(engine.tokenizer))["content"][0]
+    event = Event("token", 97, "a", logprob=impossible)
+    (sent,) = ChatWriter(told, has_parts=False).part(0, event)
+    choice = json.loads(sent.removeprefix("data: "))["choices"][0]
+    entry = choice["logprobs"]["content"][0]
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
 
 

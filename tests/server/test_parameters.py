@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 import edgespec
-from edgespec.server.converters.messages_request import CountRequest, MessagesRequest
-from edgespec.server.converters.responses_request import ResponsesRequest
-from edgespec.server.parameters import ChatRequest, CompletionRequest
+from edgespec.server.apis.chat_completions.structs import ChatRequest
+from edgespec.server.apis.completions import CompletionRequest
+from edgespec.server.apis.messages.structs import CountRequest, MessagesRequest
+from edgespec.server.apis.responses.structs import ResponsesRequest
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 KINDS = {CHAT: ChatRequest, TEXT: CompletionRequest}

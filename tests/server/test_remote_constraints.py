@@ -11,7 +11,8 @@ import pytest
 
 from edgespec import ConfigError, SamplingParams, VerifierFault, VerifierRefused
 from edgespec.config import RemoteConfig
-from edgespec.constraints.compiler import Constraints, GrammarMatcher
+from edgespec.constraints.compiler import Constraints
+from edgespec.constraints.matcher import GrammarMatcher
 from edgespec.server.verification import frames
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier

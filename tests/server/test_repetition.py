@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from edgespec.server import responses
-from edgespec.server.converters import messages_writer
+from edgespec.server import base
+from edgespec.server.apis.messages import writer as messages_writer
 from edgespec.types import FinishReason
 
 RULE = {"max_pattern_size": 16, "min_count": 3}
@@ -68,8 +68,8 @@ def test_messages_call_it_cut(client):
 
 def test_every_reason_of_the_engine_has_a_word_in_every_api_and_page():
     reasons = set(get_args(FinishReason)) - {"cancelled"}  # which is an error here
-    assert set(responses._REASONS) == reasons
-    assert set(responses._REASONS.values()) <= set(messages_writer._REASONS)
+    assert set(base.REASONS) == reasons
+    assert set(base.REASONS.values()) <= set(messages_writer._REASONS)
     docs = Path(__file__).parents[2] / "docs"
     for page in ("how-to/embed.md", "reference/command-line.md"):
         text = (docs / page).read_text(encoding="utf-8")

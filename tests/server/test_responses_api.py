@@ -10,23 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.server import parameters
-from edgespec.server.converters.responses_request import (
-    ResponsesRequest,
-    conversion,
-    prepared,
-)
-from edgespec.server.converters.responses_writer import ResponsesWriter
+from edgespec import Part, SamplingParams
+from edgespec.server.apis.responses import parse
+from edgespec.server.base import Asked, Prepared, Writer
 from edgespec.server.errors import ApiError
 from tests.helpers.conversions import (
     DEEP,
     SAID,
     USAGE,
+    asked_of,
     call,
-    chunks,
-    cut_message,
+    cut,
     events_of,
-    message,
+    said,
     whole_of,
 )
 
@@ -40,27 +36,29 @@ WEATHER = {
 }
 
 
-def chat_of(**body: Any) -> dict[str, Any]:
-    """Return the chat-completions request for a request."""
-    return conversion(parameters.check(prepared(body), ResponsesRequest)).fields
+def asked(**body: Any) -> Asked:
+    return asked_of(parse, **{"input": "hello"} | body)
 
 
-def writer(**body: Any) -> ResponsesWriter:
-    body = {"input": "hello"} | body
-    return ResponsesWriter(parameters.check(body, ResponsesRequest), body, "toy")
+def told(**body: Any) -> list[dict[str, Any]]:
+    """Return the messages of a request."""
+    return list(asked(**body).request.messages)
+
+
+def writer(**body: Any) -> Writer:
+    return asked(**body).writer(Prepared([], SamplingParams()))
 
 
 # --- requests ----------------------------------------------------------------------------------
 
 
 def test_a_text_is_what_the_user_says():
-    assert chat_of(input="hello", instructions="be brief", max_output_tokens=5) == {
-        "messages": [
-            {"role": "system", "content": "be brief"},
-            {"role": "user", "content": "hello"},
-        ],
-        "max_completion_tokens": 5,
-    }
+    request = asked(instructions="be brief", max_output_tokens=5).request
+    assert request.messages == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hello"},
+    ]
+    assert request.sampling == {"max_tokens": 5}
 
 
 def test_a_conversation_with_calls_as_clients_send_it_back():
@@ -78,12 +76,12 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
          "output": [{"type": "input_text", "text": "un"}, {"type": "input_text", "text": "known"}]},
     ]  # fmt: skip
 
-    assert chat_of(input=items)["messages"] == [
+    assert told(input=items) == [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
          "tool_calls": [call("a", '{"city":"Rome"}'), call("b", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "b", "content": "un\n\nknown"},
+        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "name": "weather", "content": "un\n\nknown"},
     ]  # fmt: skip
 
 
@@ -94,7 +92,7 @@ def test_what_one_role_says_in_pieces_is_one_message():
         {"role": "user", "content": "context"},
         {"role": "user", "content": "hello"},
     ]
-    assert chat_of(input=items, instructions="be brief")["messages"] == [
+    assert told(input=items, instructions="be brief") == [
         {"role": "system", "content": "be brief\n\npermissions"},
         {"role": "user", "content": "context\n\nhello"},
     ]
@@ -113,12 +111,12 @@ def test_messages_of_one_role_are_apart_and_the_parts_of_one_are_not():
         {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "a", "output": results},
     ]
-    assert chat_of(input=items, instructions="be brief")["messages"] == [
+    assert told(input=items, instructions="be brief") == [
         {"role": "system", "content": "be brief\n\npermissions"},
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "Good day.\n\nWait.", "reasoning_content": "Hm.",
          "tool_calls": [call("a", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "content": "one\n\ntwo"},
+        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "one\n\ntwo"},
     ]  # fmt: skip
 
 
@@ -129,13 +127,15 @@ def test_functions_are_taken_and_other_tools_skipped():
         WEATHER,
         {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
     ]
-    function = {name: WEATHER[name] for name in ("name", "description", "parameters", "strict")}
-    found = chat_of(input="hello", tools=tools, tool_choice="required", parallel_tool_calls=False)
-    assert found["tools"] == [{"type": "function", "function": function}]
-    assert (found["tool_choice"], found["parallel_tool_calls"]) == ("required", False)
-    named = chat_of(input="hello", tools=tools, tool_choice={"type": "function", "name": "weather"})
-    assert named["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
-    assert "tools" not in chat_of(input="hello", tools=tools[:2], tool_choice="auto")
+    found = asked(tools=tools, tool_choice="required", parallel_tool_calls=False).request.options
+    (tool,) = found.tools
+    assert (tool.name, tool.description, tool.strict) == ("weather", "Tell the weather", True)
+    assert tool.parameters["properties"] == WEATHER["parameters"]["properties"]
+    assert (found.tool_choice, found.parallel_tool_calls) == ("required", False)
+    named = asked(tools=tools, tool_choice={"type": "function", "name": "weather"})
+    assert named.request.options.tool_choice == "weather"
+    skipped = asked(tools=tools[:2], tool_choice="auto")
+    assert skipped.request.options == asked().request.options
 
 
 def test_only_allowed_tools_are_offered():
@@ -143,28 +143,19 @@ def test_only_allowed_tools_are_offered():
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [
         {"type": "function", "name": "time"}, {"type": "web_search"},
     ]}  # fmt: skip
-    choice = chat_of(input="hello", tools=tools, tool_choice=allowed)["tool_choice"][
-        "allowed_tools"
-    ]
-    assert choice == {
-        "mode": "required", "tools": [{"type": "function", "function": {"name": "time"}}],
-    }  # fmt: skip
+    options = asked(tools=tools, tool_choice=allowed).request.options
+    assert ([tool.name for tool in options.tools], options.tool_choice) == (["time"], "required")
 
 
 def test_formats_and_reasoning():
-    schema = {"type": "object"}
-    told = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
-    found = chat_of(
-        input="hello", text={"format": told, "verbosity": "low"}, reasoning={"effort": "high"}
-    )
-    assert found["response_format"] == {
-        "type": "json_schema",
-        "json_schema": {"name": "a", "schema": schema, "strict": True},
-    }
-    assert found["reasoning_effort"] == "high"
-    json_object = chat_of(input="hello", text={"format": {"type": "json_object"}})
-    assert json_object["response_format"] == {"type": "json_object"}
-    assert "response_format" not in chat_of(input="hello", text={"verbosity": "high"})
+    schema = {"type": "object", "properties": {"a": {}}}
+    form = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
+    found = asked(text={"format": form, "verbosity": "low"}, reasoning={"effort": "high"})
+    assert (found.request.sampling["schema"], found.form) == (schema, "text.format")
+    assert found.request.options.template_kwargs == {"reasoning_effort": "high"}
+    json_object = asked(text={"format": {"type": "json_object"}})
+    assert json_object.request.sampling["schema"] == {"type": "object"}
+    assert "schema" not in asked(text={"verbosity": "high"}).request.sampling
 
 
 @pytest.mark.parametrize(
@@ -195,28 +186,16 @@ def test_formats_and_reasoning():
 )  # fmt: skip
 def test_refusals_name_the_field(body, param, says):
     with pytest.raises(ApiError) as refused:
-        chat_of(**{"input": "hello"} | body)
+        asked(**body)
     error = refused.value
     assert (error.status, error.param) == (400, param)
     assert says in error.message
 
 
-@pytest.mark.parametrize(
-    ("there", "here"),
-    [
-        ("messages", "input"),
-        ("messages[2].content", "input[2].content"),
-        ("response_format", "text.format"),
-        ("tools[0].function.parameters", "tools[1].parameters"),
-        ("tool_choice", "tool_choice"),
-        (None, None),
-    ],
-)
-def test_errors_of_the_chat_name_the_field_of_the_request(there, here):
+def test_tools_are_known_by_their_places():
     tools = [{"type": "web_search"}, WEATHER]
-    asked = conversion(parameters.check({"input": "hello", "tools": tools}, ResponsesRequest))
-    error = asked.renamed(ApiError(400, f"{there} is wrong", param=there))
-    assert (error.param, error.message) == (here, f"{here} is wrong")
+    found = asked(tools=tools)
+    assert (found.messages, found.tools) == ("input", {"weather": "tools[1].parameters"})
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -246,12 +225,11 @@ def plain(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in item.items() if name != "id"} for item in output]
 
 
-@given(message(), st.data())
-def test_however_an_answer_is_cut_the_same_comes_out(said, data):
+@given(said(), st.data())
+def test_however_an_answer_is_cut_the_same_comes_out(parts, data):
     reason = data.draw(st.sampled_from(["stop", "length", "tool_calls"]))
-    whole = whole_of(writer(), said, reason)
-    pieces = chunks(cut_message(said, data.draw), reason)
-    events = events_of(writer(), pieces)
+    whole = whole_of(writer(), parts, reason)
+    events = events_of(writer(), cut(parts, data.draw), reason)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     final = events[-1]["response"]
     assert plain(accumulated(events)) == plain(final["output"]) == plain(whole["output"])
@@ -259,8 +237,8 @@ def test_however_an_answer_is_cut_the_same_comes_out(said, data):
 
 
 def test_the_events_of_an_answer_with_everything():
-    another = {"tool_calls": [call("b", "{}", "time") | {"index": 1}]}
-    events = events_of(writer(), chunks([*SAID, another], "tool_calls"))
+    another = Part("call", "{}", 1, "b", "time")
+    events = events_of(writer(), [*SAID, another], "tool_calls")
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created", "in_progress",
         "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
@@ -282,16 +260,16 @@ def test_the_events_of_an_answer_with_everything():
     assert made["arguments"] == '{"city":"Rome"}'
     assert final["status"] == "completed"
     assert final["usage"] == {
-        "input_tokens": USAGE["prompt_tokens"],
+        "input_tokens": USAGE["prompt"],
         "input_tokens_details": {"cached_tokens": 7, "cache_write_tokens": 0},
-        "output_tokens": USAGE["completion_tokens"],
+        "output_tokens": USAGE["emitted"],
         "output_tokens_details": {"reasoning_tokens": 3},
-        "total_tokens": USAGE["total_tokens"],
+        "total_tokens": USAGE["prompt"] + USAGE["emitted"],
     }
 
 
 def test_an_answer_that_was_cut_is_incomplete():
-    events = events_of(writer(), chunks([{"content": "one"}], "length"))
+    events = events_of(writer(), [Part("content", "one")], "length")
     final = events[-1]["response"]
     assert events[-1]["type"] == "response.incomplete"
     assert final["status"] == final["output"][0]["status"] == "incomplete"
@@ -299,31 +277,25 @@ def test_an_answer_that_was_cut_is_incomplete():
 
 
 @pytest.mark.parametrize(
-    ("delta", "n_reasoning", "status"),
+    ("part", "n_reasoning", "status"),
     [
-        ({"reasoning_content": "Hm"}, 3, "completed"),
-        ({"reasoning_content": "Hm"}, 5, "incomplete"),
-        ({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "b", "arguments": "{}"}}]},
-            0, "completed"),
-        ({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "b", "arguments": "{"}}]},
-            0, "incomplete"),
+        (Part("reasoning", "Hm"), 3, "completed"),
+        (Part("reasoning", "Hm"), 5, "incomplete"),
+        (Part("call", "{}", 0, "a", "b"), 0, "completed"),
+        (Part("call", "{", 0, "a", "b"), 0, "incomplete"),
     ],
-)  # fmt: skip
-def test_an_item_that_had_ended_before_the_cut_is_complete(delta, n_reasoning, status):
-    told = chunks([delta], "length")
-    told[-1] = {"choices": [], "usage": USAGE | {
-        "completion_tokens_details": {"reasoning_tokens": n_reasoning},
-    }}  # fmt: skip
-    events = events_of(writer(), told)
+)
+def test_an_item_that_had_ended_before_the_cut_is_complete(part, n_reasoning, status):
+    events = events_of(writer(), [part], "length", n_reasoning=n_reasoning)
     assert events[-2]["item"]["status"] == status
     final = events[-1]["response"]
     assert (final["status"], final["output"][0]["status"]) == ("incomplete", status)
 
 
 def test_an_answer_repeats_what_was_asked():
-    told = {"text": {"format": {"type": "json_object"}}, "metadata": {"a": "b"}, "tools": [WEATHER]}
-    response = writer(**told, instructions="be brief").whole()
-    assert {name: response[name] for name in told} == told
+    body = {"text": {"format": {"type": "json_object"}}, "metadata": {"a": "b"}, "tools": [WEATHER]}
+    response = whole_of(writer(**body, instructions="be brief"), [], "stop")
+    assert {name: response[name] for name in body} == body
     assert response["instructions"] == "be brief"
 
 

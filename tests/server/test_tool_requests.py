@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.server.messages import is_shallow
+from edgespec.server.apis.fields import is_shallow
 from tests.helpers.scripted_chats import ScriptedChat
 
 CHAT = "/v1/chat/completions"

@@ -20,8 +20,8 @@ BLOCKING = {
     "tokenize", "urlopen", "wait", "write_bytes", "write_text",
 }  # fmt: skip
 ON_THE_LOOP = {
-    ("edgespec/server/openai.py", "self._queue.acquire"): "is entered with `async with`",
-    ("edgespec/server/streams.py", "text.encode"): "of one event",
+    ("edgespec/server/answering.py", "self._queue.acquire"): "is entered with `async with`",
+    ("edgespec/server/answering.py", "text.encode"): "of one event",
     ("edgespec/server/verification/websocket.py", "compile"): "is a coroutine",
     ("edgespec/server/verification/websocket.py", "reading.result"): "of a task that is done",
     ("edgespec/server/verification/websocket.py", "self._sessions.compile"): "returns a future",
@@ -38,10 +38,9 @@ MADE = {  # settings of requests
     "edgespec/measure/doctor.py": "a check",
     "edgespec/protocol/fields.py": "what a device has merged",
     "edgespec/sampling/defaults.py": "the one place",
-    "edgespec/server/engine_options.py": "a check",
-    "edgespec/server/forms.py": "the form of an answer",
+    "edgespec/server/apis/sampling.py": "a check",
+    "edgespec/server/preparation.py": "the form of an answer",
     "edgespec/server/settings.py": "a check",
-    "edgespec/server/tools.py": "the form of an answer",
     "edgespec/verifiers/completions.py": "a measurement",
     "edgespec/verifiers/inference_server.py": "before the first request",
     "cli/edgespec_cli/arguments.py": "a check",

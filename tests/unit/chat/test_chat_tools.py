@@ -571,7 +571,7 @@ def test_a_plain_chat_loads_nothing_of_tools():
         "import sys\n"
         "from tests.unit.chat.test_chat import chat_engine\n"
         "with chat_engine() as engine: print(engine.chat().send('hi').text)\n"
-        "late = ('llguidance', 'edgespec.chat.format', 'edgespec.chat.options', 'edgespec.chat.tools', 'edgespec.chat.functions')\n"
+        "late = ('llguidance', *(f'edgespec.chat.{n}' for n in ('format', 'tools', 'functions')))\n"
         "print([m for m in sys.modules if m.startswith(late)])"
     )
     result = subprocess.run(

@@ -1,10 +1,10 @@
 """How much of a conversation the context takes."""
 
 import pytest
-from tests.unit.chat.test_chat import EOS, TEMPLATE, VOCAB
 
 from edgespec import ContextFull, ToyTokenizer
 from edgespec.chat.context import Context
+from tests.unit.chat.test_chat import EOS, TEMPLATE, VOCAB
 
 N_CTX = 200
 EARLIER = [

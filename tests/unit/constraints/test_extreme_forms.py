@@ -6,10 +6,10 @@ import json
 import threading
 
 import pytest
-from tests.unit.constraints.test_extreme_schemas import CONSTRAINTS, END, PIECES, answer
 
 from edgespec import ConfigError, SamplingParams
 from tests.helpers.selection import first
+from tests.unit.constraints.test_extreme_schemas import CONSTRAINTS, END, PIECES, answer
 
 pytest.importorskip("llguidance")
 

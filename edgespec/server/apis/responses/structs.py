@@ -1,4 +1,4 @@
-"""The request of `/v1/responses`, and the chat-completions request that it becomes.
+"""The body of `/v1/responses`.
 
 Fields inside of items that are not known are ignored, because clients send answers back with
 everything that they hold; fields of the request itself are refused by name as everywhere.
@@ -10,37 +10,25 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ..errors import bad_value
-from ..messages import IGNORED, TOO_DEEP, about, is_shallow, only
-from ..parameters import (
+from ...errors import bad_value
+from ..fields import (
+    IGNORED,
     REPETITION,
+    TOO_DEEP,
     Length,
     RepetitionDetection,
     Request,
     Streamed,
     Temperature,
+    ToolName,
     TopP,
-    given_fields,
-)
-from .conversion import (
-    Conversion,
-    Transcript,
-    called,
-    joined,
-    missing,
-    tool_fields,
-    without_none,
+    about,
+    is_shallow,
+    only,
 )
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """Fields of a request that its answer repeats as they were written."""
-_NAMES = {
-    "messages": "input",
-    "max_completion_tokens": "max_output_tokens",
-    "reasoning_effort": "reasoning.effort",
-    "response_format": "text.format",
-}
-
 _STATELESS = only("nothing is stored here; send the whole conversation as input")
 _IMAGES = "images are not supported here; send text"
 _FILES = "files are not supported here; send their text"
@@ -152,7 +140,7 @@ class FlatTool(Struct, frozen=True):
     """A function that may be called. Tools of other types are skipped."""
 
     type: str
-    name: str | None = None
+    name: ToolName | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -268,97 +256,3 @@ def prepared(body: dict[str, Any]) -> dict[str, Any]:
         for item in items
     ]
     return body | {"input": typed}
-
-
-def conversion(given: ResponsesRequest) -> Conversion:
-    """Return the chat-completions request for a request; raise ApiError where there is none."""
-    tools, names = _functions(given)
-    fields = tool_fields(tools, _choice(given), given.parallel_tool_calls)
-    asked = {
-        "model": given.model,
-        "messages": _messages(given),
-        "max_completion_tokens": given.max_output_tokens,
-        "temperature": given.temperature,
-        "top_p": given.top_p,
-        "reasoning_effort": given.reasoning.effort if given.reasoning else None,
-        "response_format": _response_format(given.text),
-        "repetition_detection": given_fields(given.repetition_detection),
-        "stream": given.stream,
-        "stream_options": {"include_usage": True} if given.stream else None,
-    }
-    return Conversion(without_none(asked | fields), _NAMES | names)
-
-
-def _messages(given: ResponsesRequest) -> list[dict[str, Any]]:
-    talk = Transcript()
-    if given.instructions is not None:
-        talk.say("system", given.instructions)
-    items = given.input
-    if isinstance(items, str):
-        items = [MessageItem("user", items)]
-    for item in items:
-        _add(talk, item)
-    return talk.messages
-
-
-def _add(talk: Transcript, item: Item) -> None:
-    if isinstance(item, MessageItem):
-        role = "system" if item.role == "developer" else item.role
-        if texts := _texts(item.content):
-            talk.say(role, "".join(texts) if role == "assistant" else joined(*texts))
-    elif isinstance(item, FunctionCallItem):
-        talk.call(item.call_id, item.name, item.arguments)
-    elif isinstance(item, FunctionCallOutputItem):
-        talk.result(item.call_id, joined(*_texts(item.output)))
-    elif isinstance(item, ReasoningItem):
-        talk.think("".join(part.text for part in item.content or item.summary or ()))
-
-
-def _texts(content: str | list[Any]) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    return [part.refusal if isinstance(part, Refusal) else part.text for part in content]
-
-
-def _response_format(options: TextOptions | None) -> dict[str, Any] | None:
-    if options is None or options.format is None:
-        return None
-    told = options.format
-    if told.type != "json_schema":
-        return {"type": told.type}
-    if told.schema is None:
-        raise missing("text.format.schema")
-    schema = {"name": told.name, "schema": told.schema, "strict": told.strict}
-    return {"type": "json_schema", "json_schema": without_none(schema)}
-
-
-def _functions(given: ResponsesRequest) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the functions among the tools as chat completions have them, and where each stands
-    here, by its place there.
-    """
-    found: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    for i, tool in enumerate(given.tools or ()):
-        if tool.type != "function":
-            continue
-        if tool.name is None:
-            raise missing(f"tools[{i}].name")
-        names[f"tools[{len(found)}].function"] = f"tools[{i}]"
-        function = {
-            "name": tool.name, "description": tool.description,
-            "parameters": tool.parameters, "strict": tool.strict,
-        }  # fmt: skip
-        found.append({"type": "function", "function": without_none(function)})
-    return found, names
-
-
-def _choice(given: ResponsesRequest) -> Any:
-    """Return the choice of tools as chat completions have it."""
-    choice = given.tool_choice
-    if isinstance(choice, FunctionChoice):
-        return called(choice.name)
-    if not isinstance(choice, AllowedFunctions):
-        return choice
-    names = [tool.name for tool in choice.tools if tool.type == "function"]
-    allowed = {"mode": choice.mode, "tools": [called(name) for name in names]}
-    return {"type": "allowed_tools", "allowed_tools": allowed}

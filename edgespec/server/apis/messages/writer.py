@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from ...types import Part
-from ..errors import ApiError
-from .writer import Ending, Event, Writer, arguments_of
+from ....types import Part
+from ...base import Answer, BlockWriter, arguments_of
+from ...errors import ApiError
 
 _REASONS = {
     "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
@@ -16,7 +16,7 @@ _REASONS = {
 }  # fmt: skip
 
 
-class MessagesWriter(Writer):
+class MessagesWriter(BlockWriter):
     """Writes one answer as Anthropic's Messages API has it.
 
     The signature of a thinking block is empty: reasoning that comes back is not checked.
@@ -24,7 +24,7 @@ class MessagesWriter(Writer):
 
     def __init__(self, model: str, n_prompt_tokens: int) -> None:
         super().__init__()
-        usage = _usage(Ending(prompt_tokens=n_prompt_tokens))
+        usage = _usage(n_prompt_tokens)
         self._message: dict[str, Any] = {
             "id": f"msg_{uuid.uuid4().hex}",
             "type": "message",
@@ -38,35 +38,42 @@ class MessagesWriter(Writer):
         self._blocks: list[dict[str, Any]] = []
         self._said: list[str] = []  # the texts of the open block
 
-    def begin(self) -> Iterator[Event]:
+    def _begin(self) -> Iterator[dict[str, Any]]:
         """Yield that the answer has begun."""
         yield {"type": "message_start", "message": dict(self._message)}
 
-    def end(self, ending: Ending) -> Iterator[Event]:
+    def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Close the answer; yield why it ended."""
-        yield from self.close()
-        delta = {"stop_reason": _REASONS[ending.finish_reason], "stop_sequence": None}
-        if ending.finish_reason == "stop" and isinstance(ending.stop_reason, str):
-            delta = {"stop_reason": "stop_sequence", "stop_sequence": ending.stop_reason}
-        usage = _usage(ending)
+        yield from self._close_block()
+        completion, reason = answer.ended, answer.finish_reason
+        delta = {"stop_reason": _REASONS[reason], "stop_sequence": None}
+        if reason == "stop" and isinstance(completion.stop_reason, str):
+            delta = {"stop_reason": "stop_sequence", "stop_sequence": completion.stop_reason}
+        stats = completion.stats
+        usage = _usage(
+            stats.num_prompt_tokens,
+            stats.num_cached_tokens,
+            stats.num_emitted_tokens,
+            answer.n_reasoning,
+        )
         self._message |= {**delta, "usage": usage, "content": self._blocks}
         yield {"type": "message_delta", "delta": delta, "usage": usage}
         yield {"type": "message_stop"}
 
-    def fail(self, error: ApiError, request_id: str) -> Iterator[Event]:
+    def _fail(self, error: ApiError, request_id: str) -> Iterator[dict[str, Any]]:
         """Yield why the answer broke off."""
         yield error.messages_body(request_id)
 
-    def whole(self) -> dict[str, Any]:
+    def _whole(self) -> dict[str, Any]:
         """Return the message."""
         return self._message
 
-    def _begin_block(self, part: Part) -> Iterator[Event]:
+    def _begin_block(self, part: Part) -> Iterator[dict[str, Any]]:
         self._blocks.append(_block(part))
         self._said = []
         yield self._event("content_block_start", content_block=dict(self._blocks[-1]))
 
-    def _continue_block(self, part: Part) -> Iterator[Event]:
+    def _continue_block(self, part: Part) -> Iterator[dict[str, Any]]:
         self._said.append(part.text)
         if part.kind == "call":
             delta = {"type": "input_json_delta", "partial_json": part.text}
@@ -76,7 +83,7 @@ class MessagesWriter(Writer):
             delta = {"type": "text_delta", "text": part.text}
         yield self._event("content_block_delta", delta=delta)
 
-    def _end_block(self, cut: bool) -> Iterator[Event]:
+    def _end_block(self, cut: bool) -> Iterator[dict[str, Any]]:
         block, said = self._blocks[-1], "".join(self._said)
         if block["type"] == "tool_use":
             block["input"] = arguments_of(said) or {}
@@ -84,7 +91,7 @@ class MessagesWriter(Writer):
             block[block["type"]] = said
         yield self._event("content_block_stop")
 
-    def _event(self, name: str, **fields: Any) -> Event:
+    def _event(self, name: str, **fields: Any) -> dict[str, Any]:
         return {"type": name, "index": len(self._blocks) - 1, **fields}
 
 
@@ -97,12 +104,14 @@ def _block(part: Part) -> dict[str, Any]:
     return {"type": "text", "text": ""}
 
 
-def _usage(ending: Ending) -> dict[str, Any]:
+def _usage(
+    n_prompt: int, n_cached: int = 0, n_emitted: int = 0, n_reasoning: int = 0
+) -> dict[str, Any]:
     """Return token counts; tokens from the cache are counted apart from the other input."""
     return {
-        "input_tokens": ending.prompt_tokens - ending.cached_tokens,
+        "input_tokens": n_prompt - n_cached,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": ending.cached_tokens,
-        "output_tokens": ending.completion_tokens,
-        "output_tokens_details": {"thinking_tokens": ending.reasoning_tokens},
+        "cache_read_input_tokens": n_cached,
+        "output_tokens": n_emitted,
+        "output_tokens_details": {"thinking_tokens": n_reasoning},
     }

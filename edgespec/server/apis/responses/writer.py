@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...types import Part
-from ..errors import ApiError
-from .responses_request import REPEATED, ResponsesRequest
-from .writer import Ending, Event, Writer, arguments_of
+from ....types import Part
+from ...base import Answer, BlockWriter, arguments_of
+from ...errors import ApiError
+from .structs import REPEATED, ResponsesRequest
 
 _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "message": ("response.output_text", {"logprobs": []}),
@@ -19,7 +19,7 @@ _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
 """The names of events about an item's text, and what else they hold."""
 
 
-class ResponsesWriter(Writer):
+class ResponsesWriter(BlockWriter):
     """Writes one answer as OpenAI's Responses API has it.
 
     Reasoning is an item with the text itself as its content; a summary is never made.
@@ -30,42 +30,42 @@ class ResponsesWriter(Writer):
         self._response = _envelope(given, body, model)
         self._n_events = 0
 
-    def begin(self) -> Iterator[Event]:
+    def _begin(self) -> Iterator[dict[str, Any]]:
         """Yield that the answer has begun."""
         for name in ("response.created", "response.in_progress"):
             yield self._event(name, response=self._response | {"output": []})
 
-    def end(self, ending: Ending) -> Iterator[Event]:
+    def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Close the answer; yield whether it is complete."""
-        cut = ending.finish_reason in ("length", "repetition")
-        yield from self.close(cut=cut and not self._is_finished(ending))
+        cut = answer.finish_reason in ("length", "repetition")
+        yield from self._close_block(cut=cut and not self._is_finished(answer))
         status = "incomplete" if cut else "completed"
-        self._response |= {"status": status, "usage": _usage(ending)}
+        self._response |= {"status": status, "usage": _usage(answer)}
         if cut:
             # of the reasons that the API has, the nearest for an answer that repeats itself too
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
             self._response["completed_at"] = int(time.time())
-        yield self._event(f"response.{status}", response=self.whole())
+        yield self._event(f"response.{status}", response=self._whole())
 
-    def fail(self, error: ApiError, request_id: str) -> Iterator[Event]:
+    def _fail(self, error: ApiError, request_id: str) -> Iterator[dict[str, Any]]:
         """Yield that the answer failed, and why."""
         told = {"code": "server_error", "message": error.message}
         self._response |= {"status": "failed", "error": told}
-        yield self._event("response.failed", response=self.whole())
+        yield self._event("response.failed", response=self._whole())
 
-    def whole(self) -> dict[str, Any]:
+    def _whole(self) -> dict[str, Any]:
         """Return the response."""
         return self._response
 
-    def _is_finished(self, ending: Ending) -> bool:
-        """Return True if the answer ended behind the open item and not inside it."""
+    def _is_finished(self, answer: Answer) -> bool:
+        """Return True if the answer ended after the open item and not inside it."""
         kind = self._open[0] if self._open else ""
         if kind == "reasoning":
-            return ending.reasoning_tokens < ending.completion_tokens
+            return answer.n_reasoning < answer.ended.stats.num_emitted_tokens
         return kind == "call" and arguments_of(self._item["arguments"]) is not None
 
-    def _begin_block(self, part: Part) -> Iterator[Event]:
+    def _begin_block(self, part: Part) -> Iterator[dict[str, Any]]:
         self._item = _item(part)
         self._response["output"].append(self._item)
         begun = dict(self._item)
@@ -74,7 +74,7 @@ class ResponsesWriter(Writer):
             self._item["content"] = [_content(part.kind)]
             yield self._told("response.content_part.added", part=_content(part.kind))
 
-    def _continue_block(self, part: Part) -> Iterator[Event]:
+    def _continue_block(self, part: Part) -> Iterator[dict[str, Any]]:
         if part.kind == "call":
             self._item["arguments"] += part.text
             yield self._told("response.function_call_arguments.delta", delta=part.text)
@@ -83,7 +83,7 @@ class ResponsesWriter(Writer):
         name, more = _TEXTS[self._item["type"]]
         yield self._told(f"{name}.delta", delta=part.text, **more)
 
-    def _end_block(self, cut: bool) -> Iterator[Event]:
+    def _end_block(self, cut: bool) -> Iterator[dict[str, Any]]:
         item = self._item
         item["status"] = "incomplete" if cut else "completed"
         if item["type"] == "function_call":
@@ -100,14 +100,14 @@ class ResponsesWriter(Writer):
         """The number of the open item."""
         return len(self._response["output"]) - 1
 
-    def _told(self, name: str, /, **fields: Any) -> Event:
+    def _told(self, name: str, /, **fields: Any) -> dict[str, Any]:
         """Return an event about the open item, and about its content if it has any."""
         place = {"item_id": self._item["id"], "output_index": self._index}
         if self._item["type"] != "function_call":
             place["content_index"] = 0
         return self._event(name, **place, **fields)
 
-    def _event(self, name: str, /, **fields: Any) -> Event:
+    def _event(self, name: str, /, **fields: Any) -> dict[str, Any]:
         event = {"type": name, "sequence_number": self._n_events, **fields}
         self._n_events += 1
         return event
@@ -170,11 +170,15 @@ def _content(kind: str) -> dict[str, Any]:
     return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
 
 
-def _usage(ending: Ending) -> dict[str, Any]:
+def _usage(answer: Answer) -> dict[str, Any]:
+    stats = answer.ended.stats
+    n_prompt, n_emitted = stats.num_prompt_tokens, stats.num_emitted_tokens
     return {
-        "input_tokens": ending.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": ending.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": ending.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": ending.reasoning_tokens},
-        "total_tokens": ending.prompt_tokens + ending.completion_tokens,
-    }
+        "input_tokens": n_prompt,
+        "input_tokens_details": {
+            "cached_tokens": stats.num_cached_tokens, "cache_write_tokens": 0,
+        },
+        "output_tokens": n_emitted,
+        "output_tokens_details": {"reasoning_tokens": answer.n_reasoning},
+        "total_tokens": n_prompt + n_emitted,
+    }  # fmt: skip

@@ -1,4 +1,5 @@
-"""The requests of the API as msgspec Structs: what bodies are checked with, and OpenAPI's schemas.
+"""The fields that requests of several APIs have, as msgspec Structs: what bodies are checked with,
+and OpenAPI's schemas.
 
 Null is the same as leaving a field out. Unknown fields are refused by name.
 """
@@ -12,31 +13,40 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from ..config import did_you_mean
-from ..schema import Mismatch, checked
-from .errors import ApiError, bad_value
-from .messages import (
-    IGNORED,
-    Content,
-    Empty,
-    Messages,
-    ToolChoice,
-    Tools,
-    about,
-    ignored,
-    only,
-)
+from ...config import did_you_mean
+from ...schema import Mismatch, checked
+from ..errors import ApiError, bad_value
 
 R = TypeVar("R", bound="Request")
 
+DEEPEST = 64
+TOO_DEEP = f"are nested more than {DEEPEST} levels deep; flatten them"
 SEEDS = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}  # beyond what msgspec can bound
 _INT32 = (1 << 31) - 1
 _LONGEST = 500  # characters of a message that quotes a request
-_TOOLS = about("Functions that the model may call; other types than functions are skipped")
-_VARIABLES = about('Variables of the chat template, such as {"enable_thinking": false}')
-_NO_FUNCTIONS = only("tools holds functions")
-_PLAIN = only("answers are plain text")
 
+
+def about(description: str) -> Meta:
+    """Return the description of a field."""
+    return Meta(description=description)
+
+
+def only(reason: str, **schema: Any) -> Meta:
+    """Describe a field that is accepted only where it asks for what happens anyway."""
+    return Meta(
+        description=f"Not supported beyond this: {reason}",
+        extra={"reason": reason},
+        extra_json_schema=schema,
+    )
+
+
+def ignored(senders: str) -> Meta:
+    """Describe a field that some clients send to every server."""
+    return Meta(description=f"Accepted and ignored, for {senders}: it changes no text here")
+
+
+IGNORED = about("Accepted and ignored: it changes no text here")
+ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
 Length = Annotated[int, Meta(ge=1, le=_INT32)]
 Penalty = Annotated[float, Meta(ge=-100, le=100)]
@@ -56,17 +66,8 @@ TopK = Annotated[
     about("Keep the K likeliest tokens, 0 for all"),
 ]
 Top = Annotated[int, Meta(ge=0, le=20)]
-Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
 REPETITION = about("End an answer that repeats itself; vLLM's name and rule")
-Prompt = Annotated[
-    str
-    | Annotated[
-        list[TokenId | str | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)
-    ],
-    about("Text or token ids; of several prompts each gets a choice, in this order"),
-]
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,22 +77,6 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class Schema(Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON schema as OpenAI's API has it."""
-
-    schema: Annotated[dict[str, Any] | None, about("Default: any JSON object")] = None
-    name: str | None = None
-    description: str | None = None
-    strict: Annotated[bool | None, about("Accepted: schemas are always followed")] = None
-
-
-class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
-    """The format of an answer."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: Schema | None = None
-
-
 class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     """A form of an answer, one of these, as vLLM's API has it."""
 
@@ -99,13 +84,6 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     regex: str | None = None
     choice: Annotated[list[str], Meta(min_length=1, max_length=4096)] | None = None
     grammar: str | None = None
-
-
-class Prediction(Struct, frozen=True, forbid_unknown_fields=True):
-    """A predicted output as OpenAI's API has it."""
-
-    type: Literal["content"]
-    content: Content
 
 
 class RepetitionDetection(Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,100 +210,6 @@ class Generation(Request, frozen=True, kw_only=True):
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
 
 
-_PARSE_SPECIAL = about(
-    "Read special tokens that are written in texts as such "
-    "(default: true for a text, false for the contents of messages)"
-)
-
-
-class ChatRequest(Generation, frozen=True, kw_only=True):
-    """The body of `/v1/chat/completions`."""
-
-    messages: Messages
-    parse_special: Annotated[bool | None, _PARSE_SPECIAL] = None
-    max_completion_tokens: Annotated[Length | None, about("Newer name of max_tokens")] = None
-    logprobs: Annotated[
-        bool | None, about("Log-probability of each token under the unmodified logits")
-    ] = None
-    top_logprobs: Annotated[Top | None, about("Likeliest tokens to name beside it")] = None
-    response_format: Annotated[
-        ResponseFormat | None, about("json_schema and json_object: the answer is JSON")
-    ] = None
-    modalities: Annotated[Modalities | None, _PLAIN] = None
-    tools: Annotated[Tools | None, _TOOLS] = None
-    tool_choice: Annotated[
-        ToolChoice | None, about("Whether tools are called: auto, none, required, or which")
-    ] = None
-    parallel_tool_calls: Annotated[
-        bool | None, about("Whether an answer may hold several calls (default: true)")
-    ] = None
-    functions: Annotated[Empty | None, _NO_FUNCTIONS] = None
-    function_call: Annotated[Literal["none"] | None, _NO_FUNCTIONS] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, _VARIABLES] = None
-    reasoning_effort: Annotated[
-        Effort | None, about("For templates that have this variable; none: no reasoning")
-    ] = None
-    thinking_token_budget: Annotated[
-        Budget | None, about("Most tokens of reasoning, -1 for any number; vLLM's name")
-    ] = None
-    reasoning_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
-    thinking_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
-    audio: Annotated[None, _PLAIN] = None
-    prediction: Annotated[
-        Prediction | None,
-        about("Text that the answer may well have: drafts for this request, which change no text"),
-    ] = None
-    web_search_options: Annotated[None, only("nothing is searched")] = None
-    moderation: Annotated[None, only("nothing is moderated")] = None
-
-
-class CompletionRequest(Generation, frozen=True, kw_only=True):
-    """The body of `/v1/completions`."""
-
-    prompt: Prompt
-    logprobs: Annotated[
-        Top | None, about("Log-probabilities, and so many of the likeliest tokens beside each")
-    ] = None
-    best_of: Annotated[Literal[1] | None, only("one answer a request")] = None
-    echo: Annotated[bool | None, only("prompts are not repeated", enum=[False, None])] = None
-    suffix: Annotated[None, only("text is only continued")] = None
-
-
-class TokenizeRequest(Request, frozen=True, kw_only=True):
-    """The fields of both kinds of body that `/tokenize` takes."""
-
-    add_special_tokens: Annotated[
-        bool | None, about("Begin a text as the model wants it begun (default: true)")
-    ] = None
-    add_generation_prompt: Annotated[
-        bool | None,
-        about("End a conversation with the opening of the assistant's turn (default: true)"),
-    ] = None
-    content: Annotated[str | None, IGNORED] = None  # llama-server's names, sent by some clients
-    add_special: Annotated[bool | None, IGNORED] = None
-    parse_special: Annotated[bool | None, _PARSE_SPECIAL] = None
-
-
-class TokenizeText(TokenizeRequest, frozen=True, kw_only=True):
-    """The body of `/tokenize` for a text."""
-
-    prompt: Annotated[str, about("A text")]
-
-
-class TokenizeConversation(TokenizeRequest, frozen=True, kw_only=True):
-    """The body of `/tokenize` for a conversation."""
-
-    messages: Messages
-    tools: Annotated[Tools | None, _TOOLS] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, _VARIABLES] = None
-
-
-class DetokenizeRequest(Request, frozen=True, kw_only=True):
-    """The body of `/detokenize`."""
-
-    tokens: Annotated[list[TokenId], about("Token ids")]
-
-
 def given_fields(options: Struct | None) -> dict[str, Any] | None:
     """Return the fields of an object in a request that were given, None without such an object."""
     if options is None:
@@ -339,7 +223,7 @@ def read(body: bytes, *kinds: type[R]) -> R:
 
     Raises ApiError (400) that names the field which is unknown, missing or wrong.
     """
-    return check(parse(body), *kinds)
+    return check(parsed(body), *kinds)
 
 
 def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
@@ -361,7 +245,7 @@ def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
         raise _refused(mismatch) from None
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parsed(body: bytes) -> dict[str, Any]:
     """Return a body as a JSON object; raise ApiError (400) if it is none."""
     try:
         value = msgspec.json.decode(body)
@@ -373,6 +257,11 @@ def parse(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_value(None, "the body must be a JSON object")
     return value
+
+
+def missing(place: str) -> ApiError:
+    """Return the error for a field that is needed and is not there."""
+    return bad_value(place, f"the field {place!r} is missing", "missing_parameter")
 
 
 @functools.cache
@@ -412,3 +301,21 @@ def _refused(mismatch: Mismatch) -> ApiError:
     if len(message) > _LONGEST:
         message = message[:_LONGEST] + "…"
     return bad_value(param, message, codes.get(mismatch.problem, "invalid_value"))
+
+
+def is_shallow(value: Any) -> bool:
+    """Return True if lists and objects in a JSON value are nested at most DEEPEST levels.
+
+    Templates and grammars walk values by recursion.
+    """
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        if not level:
+            return True
+        inner = [list(v.values()) if isinstance(v, dict) else v for v in level if _holds(v)]
+        level = [item for items in inner for item in items]
+    return not level
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, (dict, list))

@@ -1,40 +1,29 @@
-"""Conversations and tools in requests: msgspec Structs, and what templates are given of them."""
+"""The body of `/v1/chat/completions`, and what its messages say."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from .errors import bad_value
+from ....chat.history import call_of, regular
+from ....chat.messages import Message as Told
+from ..fields import Budget, Generation, Length, ToolName, Top, about, only
 
-
-def about(description: str) -> Meta:
-    """Return the description of a field."""
-    return Meta(description=description)
-
-
-def only(reason: str, **schema: Any) -> Meta:
-    """Describe a field that is accepted only where it asks for what happens anyway."""
-    return Meta(
-        description=f"Not supported beyond this: {reason}",
-        extra={"reason": reason},
-        extra_json_schema=schema,
-    )
-
-
-def ignored(senders: str) -> Meta:
-    """Describe a field that some clients send to every server."""
-    return Meta(description=f"Accepted and ignored, for {senders}: it changes no text here")
-
-
-IGNORED = about("Accepted and ignored: it changes no text here")
 TEXT_ONLY = only("messages are plain text")
 Empty = Annotated[list[Any], Meta(max_length=0)]
-DEEPEST = 64
-TOO_DEEP = f"are nested more than {DEEPEST} levels deep; flatten them"
+
+
+TOOLS = about("Functions that the model may call; other types than functions are skipped")
+VARIABLES = about('Variables of the chat template, such as {"enable_thinking": false}')
+_NO_FUNCTIONS = only("tools holds functions")
+_PLAIN = only("answers are plain text")
+Modalities = Annotated[list[Literal["text"]], Meta(max_length=1)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+PARSE_SPECIAL = about(
+    "Read special tokens that are written in texts as such "
+    "(default: true for a text, false for the contents of messages)"
+)
 
 
 class TextPart(Struct, frozen=True):
@@ -113,13 +102,12 @@ Messages = Annotated[
         description="The conversation, rendered with the model's own template",
     ),
 ]
-Name = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 
 
 class Function(Struct, frozen=True, forbid_unknown_fields=True):
     """A function that the model may call."""
 
-    name: Name
+    name: ToolName
     description: str | None = None
     parameters: Annotated[
         dict[str, Any] | None, about("A JSON schema of its arguments; default: no arguments")
@@ -170,33 +158,90 @@ class AllowedChoice(
 ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 
-def for_templates(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages as chat templates read them.
+class Schema(Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON schema as OpenAI's API has it."""
 
-    Arguments of calls are objects there, if they are JSON objects at all. A result of a tool also
-    has the tool's name, which some templates write. Raises ApiError for arguments nested too
-    deeply.
-    """
-    called: dict[str, str] = {}
-    return [_for_template(message, called) for message in messages]
+    schema: Annotated[dict[str, Any] | None, about("Default: any JSON object")] = None
+    name: str | None = None
+    description: str | None = None
+    strict: Annotated[bool | None, about("Accepted: schemas are always followed")] = None
 
 
-def _for_template(message: Message, called: dict[str, str]) -> dict[str, Any]:
+class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """The format of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class Prediction(Struct, frozen=True, forbid_unknown_fields=True):
+    """A predicted output as OpenAI's API has it."""
+
+    type: Literal["content"]
+    content: Content
+
+
+class ChatRequest(Generation, frozen=True, kw_only=True):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Messages
+    parse_special: Annotated[bool | None, PARSE_SPECIAL] = None
+    max_completion_tokens: Annotated[Length | None, about("Newer name of max_tokens")] = None
+    logprobs: Annotated[
+        bool | None, about("Log-probability of each token under the unmodified logits")
+    ] = None
+    top_logprobs: Annotated[Top | None, about("Likeliest tokens to name beside it")] = None
+    response_format: Annotated[
+        ResponseFormat | None, about("json_schema and json_object: the answer is JSON")
+    ] = None
+    modalities: Annotated[Modalities | None, _PLAIN] = None
+    tools: Annotated[Tools | None, TOOLS] = None
+    tool_choice: Annotated[
+        ToolChoice | None, about("Whether tools are called: auto, none, required, or which")
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, about("Whether an answer may hold several calls (default: true)")
+    ] = None
+    functions: Annotated[Empty | None, _NO_FUNCTIONS] = None
+    function_call: Annotated[Literal["none"] | None, _NO_FUNCTIONS] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, VARIABLES] = None
+    reasoning_effort: Annotated[
+        Effort | None, about("For templates that have this variable; none: no reasoning")
+    ] = None
+    thinking_token_budget: Annotated[
+        Budget | None, about("Most tokens of reasoning, -1 for any number; vLLM's name")
+    ] = None
+    reasoning_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
+    thinking_budget_tokens: Annotated[Budget | None, about("llama.cpp's name of the same")] = None
+    audio: Annotated[None, _PLAIN] = None
+    prediction: Annotated[
+        Prediction | None,
+        about("Text that the answer may well have: drafts for this request, which change no text"),
+    ] = None
+    web_search_options: Annotated[None, only("nothing is searched")] = None
+    moderation: Annotated[None, only("nothing is moderated")] = None
+
+
+def messages_of(messages: Messages) -> list[Told]:
+    """Return messages as every API gives them."""
+    return regular(map(_told, messages))
+
+
+def _told(message: Message) -> Told:
     assert isinstance(message, (SystemMessage, UserMessage, AssistantMessage, ToolMessage))
-    role = str(message.__struct_config__.tag)
-    found: dict[str, Any] = {
-        "role": "system" if role == "developer" else role, "content": text_of(message.content),
+    found: Told = {
+        "role": str(message.__struct_config__.tag), "content": text_of(message.content),
     }  # fmt: skip
     if isinstance(message, AssistantMessage):
         if reasoning := message.reasoning_content or message.reasoning:
             found["reasoning_content"] = reasoning
         if message.tool_calls:
-            found["tool_calls"] = [_call(call) for call in message.tool_calls]
-            called |= {call.id or "": call.function.name for call in message.tool_calls}
+            found["tool_calls"] = [
+                call_of(call.id or "", call.function.name, call.function.arguments or "")
+                for call in message.tool_calls
+            ]
     elif isinstance(message, ToolMessage):
-        found["tool_call_id"] = message.tool_call_id
-        if name := message.name or called.get(message.tool_call_id):
-            found["name"] = name
+        found |= {"tool_call_id": message.tool_call_id, "name": message.name or ""}
     return found
 
 
@@ -204,38 +249,3 @@ def text_of(content: str | list[TextPart] | None) -> str:
     if isinstance(content, list):
         return "".join(part.text for part in content)
     return content or ""
-
-
-def _call(call: Call) -> dict[str, Any]:
-    arguments = _arguments(call.function.arguments or "{}")
-    function = {"name": call.function.name, "arguments": arguments}
-    return {"id": call.id or "", "type": "function", "function": function}
-
-
-def _arguments(text: str) -> Any:
-    """Return arguments as an object; as the text itself where a model wrote something else."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not is_shallow(value):
-        raise bad_value("messages", f"arguments of a call {TOO_DEEP}")
-    return value if isinstance(value, dict) else text
-
-
-def is_shallow(value: Any) -> bool:
-    """Return True if lists and objects in a JSON value are nested at most DEEPEST levels.
-
-    Templates and grammars walk values by recursion.
-    """
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        if not level:
-            return True
-        inner = [list(v.values()) if isinstance(v, dict) else v for v in level if _holds(v)]
-        level = [item for items in inner for item in items]
-    return not level
-
-
-def _holds(value: Any) -> bool:
-    return isinstance(value, (dict, list))

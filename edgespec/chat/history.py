@@ -1,0 +1,91 @@
+"""Histories of conversations are made regular before a template sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .messages import Message
+
+_BETWEEN = "\n\n"  # separates messages of one role
+
+
+def regular(messages: Iterable[Message]) -> list[Message]:
+    """Return messages as chat templates read them: what a developer says is said by the system, and
+    the result of a call has the name of its tool, which some templates write.
+    """
+    called: dict[str, str] = {}
+    found = []
+    for message in messages:
+        if message["role"] == "developer":
+            message = message | {"role": "system"}
+        for call in message.get("tool_calls", ()):
+            called[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and not message.get("name"):
+            name = called.get(message["tool_call_id"])
+            message = {k: v for k, v in message.items() if k != "name"}
+            message |= {"name": name} if name else {}
+        found.append(message)
+    return found
+
+
+class Transcript:
+    """The messages of a conversation that is told piece by piece.
+
+    What one role says in several messages becomes one, because many templates refuse two messages
+    of one role in a row. What the system says joins the message before all others wherever it is
+    said, because many templates refuse it later: Claude Code sends it in the middle of
+    conversations (anthropics/claude-code#77698).
+    """
+
+    def __init__(self) -> None:
+        self._system: list[str] = []
+        self._talk: list[dict[str, Any]] = []
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages so far, regular."""
+        system = [{"role": "system", "content": joined(self._system)}] if self._system else []
+        return regular([*system, *self._talk])
+
+    def say(self, role: str, text: str) -> None:
+        """Add a message of the system, a user or the assistant."""
+        if role == "system":
+            self._system.append(text)
+        else:
+            self._add(role, "content", text)
+
+    def think(self, text: str) -> None:
+        """Add reasoning of the assistant, if there is any."""
+        if text:
+            self._add("assistant", "reasoning_content", text)
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """Add a call of a tool; arguments: JSON text."""
+        calls = self._last("assistant").setdefault("tool_calls", [])
+        calls.append(call_of(call_id, name, arguments))
+
+    def result(self, call_id: str, text: str) -> None:
+        """Add what a tool returned."""
+        self._talk.append({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _add(self, role: str, field: str, text: str) -> None:
+        message = self._last(role)
+        message[field] = joined([message.get(field, ""), text])
+
+    def _last(self, role: str) -> dict[str, Any]:
+        """Return the last message, which is begun if it is another role's."""
+        if not self._talk or self._talk[-1]["role"] != role:
+            self._talk.append({"role": role, "content": ""})
+        return self._talk[-1]
+
+
+def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """Return a call as a message has it."""
+    function = {"name": name, "arguments": arguments or "{}"}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return texts that are complete by themselves as one, an empty line apart."""
+    return _BETWEEN.join(text for text in texts if text)

@@ -1,0 +1,122 @@
+"""OpenAI's `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....chat.request import GenerationRequest
+from ...base import Asked, Serving
+from ...errors import bad_value
+from ..fields import read
+from ..openai_writer import told_of
+from ..sampling import checked, form_of, given_of
+from ..tools import Choice, GivenTool, Tools
+from .structs import (
+    AllowedChoice,
+    ChatRequest,
+    NamedTool,
+    Tool,
+    messages_of,
+    text_of,
+)
+from .writer import ChatWriter
+
+_BUDGETS = ("thinking_token_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
+
+
+def parse(body: bytes, serving: Serving) -> Asked:
+    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    given = read(body, ChatRequest)
+    fields = given_of(given)
+    param, form = form_of(given, *_response_format(given))
+    sampling = checked({**serving.sampling, **fields, **form, **_length(given), **_logprobs(given)})
+    tools = Tools(given_tools(given.tools))
+    options = tools.options(
+        _choice(given),
+        given.parallel_tool_calls,
+        variables=given.chat_template_kwargs,
+        effort=given.reasoning_effort,
+        budget=_budget(given),
+    )
+    told = told_of(given, serving, logprobs="logprobs" in sampling)
+    return Asked(
+        request=GenerationRequest(
+            messages=messages_of(given.messages),
+            sampling=sampling,
+            options=options,
+            prediction=text_of(given.prediction.content) if given.prediction else "",
+            parse_special=bool(given.parse_special),
+        ),
+        writer=lambda prepared: ChatWriter(told, has_parts=prepared.reader is not None),
+        model=given.model,
+        stream=bool(given.stream),
+        form=param,
+        tools=tools.places,
+    )
+
+
+def given_tools(tools: list[Tool] | None) -> list[GivenTool]:
+    """Return the functions among the tools of a request. Raises ApiError where one is missing."""
+    found = []
+    for i, tool in enumerate(tools or ()):
+        if tool.type != "function":
+            continue
+        place = f"tools[{i}].function"
+        if tool.function is None:
+            raise bad_value(place, f"the field {place!r} is missing", "missing_parameter")
+        f = tool.function
+        found.append(
+            GivenTool(place, f"{place}.parameters", f.name, f.description, f.parameters, f.strict)
+        )
+    return found
+
+
+def _choice(request: ChatRequest) -> Choice:
+    """Return which tools may be called, and whether one has to be."""
+    given = request.tool_choice
+    if isinstance(given, NamedTool):
+        return Choice(given.function.name, [given.function.name])
+    if isinstance(given, AllowedChoice):
+        allowed = given.allowed_tools
+        return Choice(allowed.mode, [tool.function.name for tool in allowed.tools], True)
+    return Choice(given)
+
+
+def _budget(request: ChatRequest) -> int | None:
+    """Return the most tokens of reasoning, None for any number. Its names must agree."""
+    given = {name: n for name in _BUDGETS if (n := getattr(request, name)) is not None}
+    if len(set(given.values())) > 1:
+        first, second = list(given)[:2]
+        raise bad_value(second, f"{first} and {second} are one thing; give one")
+    return next(iter(given.values()), None)
+
+
+def _response_format(request: ChatRequest) -> list[tuple[str, str, Any]]:
+    """Return the form of an answer that response_format gives, if it gives one."""
+    form = request.response_format
+    if form is None or form.type == "text":
+        return []
+    if form.type == "json_schema" and form.json_schema is None:
+        raise bad_value("response_format", "response_format.json_schema is missing")
+    given = form.json_schema if form.type == "json_schema" else None
+    schema = {"type": "object"} if given is None or given.schema is None else given.schema
+    return [("response_format", "schema", schema)]
+
+
+def _length(request: ChatRequest) -> dict[str, Any]:
+    if request.max_completion_tokens is None:
+        return {}
+    if request.max_tokens is not None:
+        raise bad_value(
+            "max_completion_tokens",
+            "max_tokens and max_completion_tokens are one thing; give one",
+        )
+    return {"max_tokens": request.max_completion_tokens}
+
+
+def _logprobs(request: ChatRequest) -> dict[str, Any]:
+    if request.logprobs:
+        return {"logprobs": request.top_logprobs or 0}
+    if request.top_logprobs:
+        raise bad_value("top_logprobs", "top_logprobs needs logprobs: true beside it")
+    return {}

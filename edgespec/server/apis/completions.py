@@ -1,0 +1,96 @@
+"""OpenAI's `/v1/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from ...chat.request import GenerationRequest
+from ...types import Event, Logprob
+from ..base import Answer, Asked, Serving
+from ..errors import bad_value
+from .fields import Generation, TokenId, Top, about, only, read
+from .openai_writer import CompletionsWriter, Offsets, shown, told_of
+from .sampling import checked, form_of, given_of
+
+_TOKENS = 16  # of an answer, as at OpenAI: base models rarely end by themselves
+
+Prompt = Annotated[
+    str
+    | Annotated[
+        list[TokenId | str | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)
+    ],
+    about("Text or token ids; of several prompts each gets a choice, in this order"),
+]
+
+
+class CompletionRequest(Generation, frozen=True, kw_only=True):
+    """The body of `/v1/completions`."""
+
+    prompt: Prompt
+    logprobs: Annotated[
+        Top | None, about("Log-probabilities, and so many of the likeliest tokens beside each")
+    ] = None
+    best_of: Annotated[Literal[1] | None, only("one answer a request")] = None
+    echo: Annotated[bool | None, only("prompts are not repeated", enum=[False, None])] = None
+    suffix: Annotated[None, only("text is only continued")] = None
+
+
+def parse(body: bytes, serving: Serving) -> Asked:
+    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    given = read(body, CompletionRequest)
+    fields = given_of(given)
+    if given.echo:
+        raise bad_value("echo", "echo must be false: prompts are not repeated")
+    param, form = form_of(given)
+    if given.logprobs is not None:
+        fields["logprobs"] = given.logprobs
+    sampling = checked({"max_tokens": _TOKENS, **serving.sampling, **fields, **form})
+    told = told_of(given, serving, logprobs="logprobs" in sampling)
+    return Asked(
+        request=GenerationRequest(prompts=_prompts(given.prompt), sampling=sampling),
+        writer=lambda prepared: TextWriter(told),
+        model=given.model,
+        stream=bool(given.stream),
+        form=param,
+    )
+
+
+def _prompts(prompt: Any) -> list[Any]:
+    """Return each of the prompts."""
+    each = prompt if isinstance(prompt, list) else [prompt]
+    kinds = {type(item) for item in each}
+    if len(kinds) > 1:
+        raise bad_value("prompt", "prompt mixes texts, token ids and lists; give one kind")
+    return [prompt] if kinds == {int} else each
+
+
+class TextWriter(CompletionsWriter):
+    """Writes continuations of texts."""
+
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def _parts(self, event: Event) -> Sequence[Mapping[str, Any]]:
+        return [{"text": event.text}] if event.text else []
+
+    def _nothing(self) -> Mapping[str, Any]:
+        return {"text": ""}
+
+    _last = _nothing
+
+    def _said(self, answer: Answer) -> Mapping[str, Any]:
+        return {"text": answer.content}
+
+    def _logprobs(self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets) -> dict[str, Any]:
+        """Return parallel lists; text_offset says where in the text each token begins."""
+        return {
+            "tokens": [self._name(token) for token, _ in tokens],
+            "token_logprobs": [shown(logprob.logprob) for _, logprob in tokens],
+            "top_logprobs": [
+                {self._name(token): shown(value) for token, value in logprob.top}
+                for _, logprob in tokens
+            ],
+            "text_offset": [offsets.take(token) for token, _ in tokens],
+        }

@@ -1,0 +1,187 @@
+"""Anthropic's `/v1/messages`, and its token count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ....chat.history import Transcript, joined
+from ....chat.messages import Message
+from ....chat.request import GenerationRequest
+from ...base import Asked, Serving
+from ...errors import bad_value
+from ..fields import TOO_DEEP, given_fields, is_shallow, missing, read
+from ..sampling import checked
+from ..tools import Choice, GivenTool, Tools
+from .structs import (
+    STATELESS,
+    Block,
+    CountRequest,
+    MessagesRequest,
+    MessagesTool,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from .writer import MessagesWriter
+
+_BEGUN = (
+    "the last message must not be the assistant's: an answer that has begun is not continued here"
+)
+_BILLING = "x-anthropic-billing-header:"
+
+
+def parse(body: bytes, serving: Serving) -> Asked:
+    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    given = read(body, MessagesRequest)
+    asked = _asked(given, serving)
+    _check_whole(given)
+    return asked
+
+
+def parse_count(body: bytes, serving: Serving) -> Asked:
+    """Return the conversation whose tokens are to be counted. Raises as `parse`."""
+    return _asked(read(body, CountRequest), serving)
+
+
+def _asked(given: CountRequest, serving: Serving) -> Asked:
+    tools = Tools(_functions(given.tools))
+    messages = _messages(given)
+    config, thinking = given.output_config, given.thinking
+    form = config.format if config else None
+    named: dict[str, Any] = {"schema": form.schema} if form else {}
+    if isinstance(given, MessagesRequest):
+        fields = {
+            "max_tokens": given.max_tokens,
+            "stop": given.stop_sequences,
+            "temperature": given.temperature,
+            "top_p": given.top_p,
+            "top_k": given.top_k,
+            "repetition_detection": given_fields(given.repetition_detection),
+        }
+        named |= {name: value for name, value in fields.items() if value is not None}
+    disabled = thinking is not None and thinking.type == "disabled"
+    options = tools.options(
+        _choice(given),
+        _parallel(given),
+        effort="none" if disabled else config.effort if config else None,
+        budget=None if disabled or thinking is None else thinking.budget_tokens,
+    )
+    return Asked(
+        request=GenerationRequest(
+            messages=messages, sampling=checked({**serving.sampling, **named}), options=options
+        ),
+        writer=lambda prepared: MessagesWriter(serving.model, len(prepared.prompts[0])),
+        model=given.model,
+        stream=isinstance(given, MessagesRequest) and bool(given.stream),
+        form="output_config.format" if form else "",
+        tools=tools.places,
+    )
+
+
+def _check_whole(given: MessagesRequest) -> None:
+    """Raise ApiError for a request that is only a part of something."""
+    if given.thread is not None:
+        message = f"thread is not supported: {STATELESS}"
+        raise bad_value("thread", message, "thread_unsupported_request")
+    if given.messages[-1].role == "assistant":
+        raise bad_value("messages", _BEGUN)
+
+
+def _messages(given: CountRequest) -> list[Message]:
+    talk = Transcript()
+    for text in _system(given.system):
+        talk.say("system", text)
+    for i, turn in enumerate(given.messages):
+        blocks = [TextBlock(turn.content)] if isinstance(turn.content, str) else turn.content
+        for k, block in enumerate(blocks):
+            _check_block(turn.role, block, f"messages[{i}].content[{k}]")
+        _add(talk, turn.role, blocks)
+    return talk.messages
+
+
+def _system(system: str | list[TextBlock] | None) -> list[str]:
+    """Return the texts of a system prompt.
+
+    Claude Code puts a block for the accounting of its provider before them. It is no text for a
+    model, and another one in every request, so that nothing behind it could be reused.
+    """
+    if isinstance(system, str):
+        return [system]
+    return [block.text for block in system or () if not block.text.startswith(_BILLING)]
+
+
+def _check_block(role: str, block: Block, place: str) -> None:
+    """Raise ApiError for a block in a message of somebody who does not say such things, and for one
+    that is nested too deeply.
+    """
+    if isinstance(block, ToolUseBlock) and not is_shallow(block.input):
+        raise bad_value(f"{place}.input", f"the values of {place}.input {TOO_DEEP}")
+    speaker = "assistant" if isinstance(block, (ThinkingBlock, ToolUseBlock)) else ""
+    speaker = "user" if isinstance(block, ToolResultBlock) else speaker
+    if speaker and role != speaker:
+        kind = block.__struct_config__.tag
+        raise bad_value(place, f"{place}: {kind} belongs in a message of the {speaker}, not {role}")
+
+
+def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
+    """Add the blocks of a message; what an assistant says and thinks in several is one text."""
+    if role == "assistant":
+        said = [block.text for block in blocks if isinstance(block, TextBlock)]
+        thought = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+        talk.think("".join(thought))
+        if said:
+            talk.say(role, "".join(said))
+    for block in blocks:
+        if isinstance(block, TextBlock) and role != "assistant":
+            talk.say(role, block.text)
+        elif isinstance(block, ToolUseBlock):
+            talk.call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+        elif isinstance(block, ToolResultBlock):
+            talk.result(block.tool_use_id, _result(block))
+
+
+def _result(block: ToolResultBlock) -> str:
+    if block.content is None or isinstance(block.content, str):
+        return block.content or ""
+    return joined([part.text for part in block.content if isinstance(part, TextBlock)])
+
+
+def _functions(tools: list[MessagesTool] | None) -> list[GivenTool]:
+    """Return the custom tools of a request."""
+    found = []
+    for i, tool in enumerate(tools or ()):
+        if tool.type not in (None, "custom"):
+            continue
+        place = f"tools[{i}]"
+        if tool.name is None:
+            raise missing(f"{place}.name")
+        if tool.input_schema is None:
+            raise missing(f"{place}.input_schema")
+        found.append(
+            GivenTool(
+                place, f"{place}.input_schema", tool.name, tool.description, tool.input_schema,
+                tool.strict,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _choice(given: CountRequest) -> Choice:
+    """Return which tools may be called, and whether one has to be."""
+    choice = given.tool_choice
+    if choice is None:
+        return Choice()
+    if choice.type == "tool":
+        if choice.name is None:
+            raise missing("tool_choice.name")
+        return Choice(choice.name, [choice.name])
+    return Choice("required" if choice.type == "any" else choice.type)
+
+
+def _parallel(given: CountRequest) -> bool | None:
+    """Return whether several tools may be called, None if the request does not say."""
+    disabled = given.tool_choice and given.tool_choice.disable_parallel_tool_use
+    return None if disabled is None else not disabled

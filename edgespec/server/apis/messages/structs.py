@@ -1,0 +1,182 @@
+"""The bodies of `/v1/messages` and of its token count.
+
+Fields inside of blocks that are not known are ignored, because clients send answers back with
+everything that they hold; fields of the request itself are refused by name as everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from ..fields import (
+    IGNORED,
+    REPETITION,
+    Length,
+    RepetitionDetection,
+    Request,
+    StopText,
+    Streamed,
+    Temperature,
+    ToolName,
+    TopK,
+    TopP,
+    about,
+    only,
+)
+
+STATELESS = "nothing is stored here; send the whole conversation"
+
+
+class Block(Struct, frozen=True, tag_field="type"):
+    """A block of a message's content, told apart by its `type`."""
+
+
+class TextBlock(Block, frozen=True, tag="text"):
+    """Text."""
+
+    text: str
+
+
+class ThinkingBlock(Block, frozen=True, tag="thinking"):
+    """Reasoning of an earlier answer; templates decide what becomes of it."""
+
+    thinking: str
+
+
+class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
+    """Reasoning that only its maker can read. It is skipped."""
+
+
+class ToolUseBlock(Block, frozen=True, tag="tool_use"):
+    """A call of a tool, as an answer had it."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ImageBlock(Block, frozen=True, tag="image"):
+    """An image, which is refused."""
+
+    def __post_init__(self) -> None:
+        raise ValueError("images are not supported here; send text")
+
+
+class DocumentBlock(Block, frozen=True, tag="document"):
+    """A document, which is refused."""
+
+    def __post_init__(self) -> None:
+        raise ValueError("documents are not supported here; send their text")
+
+
+class ToolResultBlock(Block, frozen=True, tag="tool_result"):
+    """The result of a tool. `is_error` is ignored: the content says what failed."""
+
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+
+
+Blocks = Annotated[
+    list[
+        TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+        | ImageBlock | DocumentBlock
+    ],
+    Meta(max_length=4096),
+]  # fmt: skip
+
+
+class Turn(Struct, frozen=True):
+    """A message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Blocks
+
+
+class MessagesTool(Struct, frozen=True):
+    """A tool that may be called. Those with a type other than custom are the provider's own and are
+    skipped.
+    """
+
+    name: ToolName | None = None
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class MessagesToolChoice(Struct, frozen=True):
+    """Says whether tools have to be called; `name` is that of the tool, for the type tool."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct, frozen=True):
+    """Says whether to reason. Types that ask for it differ only by the budget."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+
+
+class OutputFormat(Struct, frozen=True):
+    """The format of an answer: JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(Struct, frozen=True):
+    """The effort of reasoning, and the format of an answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class CountRequest(Request, frozen=True, kw_only=True):
+    """The body of `/v1/messages/count_tokens`."""
+
+    messages: Annotated[
+        list[Turn], Meta(min_length=1, max_length=4096, description="The conversation")
+    ]
+    system: Annotated[str | list[TextBlock] | None, about("A system prompt")] = None
+    tools: Annotated[
+        Annotated[list[MessagesTool], Meta(max_length=512)] | None,
+        about("Tools that may be called; those of the provider are skipped"),
+    ] = None
+    tool_choice: Annotated[
+        MessagesToolChoice | None, about("Whether tools have to be called, and which")
+    ] = None
+    thinking: Annotated[
+        Thinking | None, about("Whether to reason; left out, the model does as it does by itself")
+    ] = None
+    output_config: Annotated[
+        OutputConfig | None, about("How much to reason, and the format of the answer")
+    ] = None
+    cache_control: Annotated[dict[str, Any] | None, IGNORED] = None
+    context_management: Annotated[dict[str, Any] | None, IGNORED] = None
+    speed: Annotated[str | None, IGNORED] = None
+    user_profile_id: Annotated[str | None, IGNORED] = None
+    workspace_id: Annotated[str | None, IGNORED] = None
+
+
+class MessagesRequest(CountRequest, frozen=True, kw_only=True):
+    """The body of `/v1/messages`."""
+
+    max_tokens: Annotated[Length, about("Most tokens of the answer")]
+    stop_sequences: Annotated[
+        Annotated[list[StopText], Meta(max_length=16)] | None,
+        about("Texts that end the answer and are not part of it"),
+    ] = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    stream: Streamed = None
+    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
+    thread: Annotated[dict[str, Any] | None, only(STATELESS)] = None
+    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    inference_geo: Annotated[str | None, IGNORED] = None
+    diagnostics: Annotated[dict[str, Any] | None, IGNORED] = None

@@ -1,0 +1,236 @@
+"""The base of the writers of OpenAI's chat and text completions."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...backends.base import Tokenizer
+from ...types import Completion, Event, Logprob
+from ..base import Answer, Serving, Writer, data_event, stats_of
+from ..errors import ApiError, bad_value
+from .fields import Generation
+
+_LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for what is as good as impossible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The facts of a response besides its answers, and its options.
+
+    logprobs: report log-probabilities. ids_for_tokens: name tokens as token_id:… there. with_usage:
+    a last chunk of a stream has the token counts.
+    """
+
+    model: str
+    tokenizer: Tokenizer
+    fingerprint: str
+    logprobs: bool = False
+    ids_for_tokens: bool = False
+    with_usage: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+def told_of(given: Generation, serving: Serving, *, logprobs: bool) -> Told:
+    """Return what the response to a request says beside its answers."""
+    if given.stream_options is not None and not given.stream:
+        raise bad_value("stream_options", "stream_options needs stream: true beside it")
+    return Told(
+        model=serving.model,
+        tokenizer=serving.tokenizer,
+        fingerprint=serving.fingerprint,
+        logprobs=logprobs,
+        ids_for_tokens=bool(given.return_tokens_as_token_ids),
+        with_usage=bool(given.stream_options and given.stream_options.include_usage),
+    )
+
+
+class Offsets:
+    """Finds where in the text of an answer its tokens begin, in characters.
+
+    A token that goes on with a character which another has begun is at that character.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n = 0
+
+    def take(self, token: int) -> int:
+        """Return where the next token begins."""
+        begin = self._n
+        self._n += len(self._decoder.decode(self._tokenizer.piece(token)))
+        return begin
+
+
+class CompletionsWriter(Writer):
+    """Base of the writers of chat and text completions: a chunk an event, and [DONE] at the end."""
+
+    prefix = kind = chunk_kind = ""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._offsets = Offsets(told.tokenizer)
+
+    def begin(self, index: int) -> Iterable[str]:
+        """Return the chunk that opens an answer, if this kind of response has one."""
+        self._offsets = Offsets(self._told.tokenizer)
+        opening = self._opening()
+        return [self._chunk({"index": index, **opening})] if opening else []
+
+    def part(self, index: int, event: Event) -> Iterable[str]:
+        """Return a chunk for each part of an event; the first has the log-probabilities."""
+        logprobs = self._event_logprobs(event)
+        parts = self._parts(event)
+        if logprobs is not None and not parts:
+            parts = [self._nothing()]
+        found = []
+        for part in parts:
+            choice = dict(part) | {
+                "index": index, "logprobs": logprobs, "finish_reason": None,
+                "from_draft": event.from_draft,
+            }  # fmt: skip
+            found.append(self._chunk(choice))
+            logprobs = None
+        return found
+
+    def end(self, index: int, answer: Answer) -> Iterable[str]:
+        """Return the chunk that ends an answer, with its statistics."""
+        choice = dict(self._last()) | {"index": index, "logprobs": None} | _ending(answer)
+        return [self._chunk(choice, **statistics(answer.ended))]
+
+    def close(self, answers: Sequence[Answer]) -> Iterable[str]:
+        """Return the token counts, if they were asked for, and [DONE]."""
+        if self._told.with_usage:
+            yield data_event(self._envelope([], self.chunk_kind) | {"usage": self._usage(answers)})
+        yield "data: [DONE]\n\n"
+
+    def fail(self, error: ApiError, request_id: str) -> Iterable[str]:
+        """Return an event with the error."""
+        return [f"data: {json.dumps(error.body())}\n\n"]
+
+    def whole(self, answers: Sequence[Answer]) -> Mapping[str, Any]:
+        """Return the whole response; of several answers, each has its own statistics."""
+        choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
+        more: dict[str, Any] = {}
+        if len(answers) > 1:
+            for choice, answer in zip(choices, answers, strict=True):
+                choice |= statistics(answer.ended)
+        else:
+            more = statistics(answers[0].ended)
+        return self._envelope(choices, self.kind) | {"usage": self._usage(answers)} | more
+
+    def _opening(self) -> Mapping[str, Any]:
+        """Return the fields of the choice that opens an answer."""
+        return {}
+
+    def _parts(self, event: Event) -> Sequence[Mapping[str, Any]]:
+        """Return the fields of the choice for each part of an event."""
+        raise NotImplementedError
+
+    def _nothing(self) -> Mapping[str, Any]:
+        """Return the fields of a choice without text."""
+        raise NotImplementedError
+
+    def _last(self) -> Mapping[str, Any]:
+        """Return the fields of a stream's last choice."""
+        raise NotImplementedError
+
+    def _said(self, answer: Answer) -> Mapping[str, Any]:
+        """Return the fields of a whole choice that hold its text."""
+        raise NotImplementedError
+
+    def _logprobs(self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets) -> dict[str, Any]:
+        """Return the log-probabilities of tokens; offsets: those of all tokens before them."""
+        raise NotImplementedError
+
+    def _chunk(self, choice: Mapping[str, Any], **more: Any) -> str:
+        no_usage = {"usage": None} if self._told.with_usage else {}
+        return data_event(self._envelope([choice], self.chunk_kind) | more | no_usage)
+
+    def _envelope(self, choices: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
+        """Return a response, or a chunk of one, with these choices."""
+        return {
+            "id": f"{self.prefix}-{self._told.id}",
+            "object": kind,
+            "created": self._told.created,
+            "model": self._told.model,
+            "system_fingerprint": self._told.fingerprint,
+            "choices": list(choices),
+        }
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        logprobs, completion = None, answer.ended
+        if self._told.logprobs:
+            pairs = zip(completion.token_ids, completion.logprobs or (), strict=True)
+            shown = [pair for pair in pairs if not self._is_hidden_end(pair[0])]
+            logprobs = self._logprobs(shown, Offsets(self._told.tokenizer))
+        return dict(self._said(answer)) | {"index": index, "logprobs": logprobs} | _ending(answer)
+
+    def _usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Return the token counts of all answers together."""
+        counted = stats_of(answers)
+        prompt = sum(s.num_prompt_tokens for s in counted)
+        emitted = sum(s.num_emitted_tokens for s in counted)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": emitted,
+            "total_tokens": prompt + emitted,
+            "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
+            "completion_tokens_details": {
+                f"{what}_prediction_tokens": sum(
+                    getattr(s, f"num_{what}_prediction_tokens") for s in counted
+                )
+                for what in ("accepted", "rejected")
+            },
+        }
+
+    def _event_logprobs(self, event: Event) -> dict[str, Any] | None:
+        """Return the log-probabilities of an event's token, None where none are shown."""
+        token = event.token
+        if token is None or not event.logprob or not self._told.logprobs:
+            return None
+        if self._is_hidden_end(token):
+            return None
+        return self._logprobs([(token, event.logprob)], self._offsets)
+
+    def _is_hidden_end(self, token: int) -> bool:
+        """Return True for end tokens, unless the client asked for token ids."""
+        if self._told.ids_for_tokens:
+            return False
+        tokenizer = self._told.tokenizer
+        return not tokenizer.piece(token) and tokenizer.is_eog(token)
+
+    def _name(self, token: int) -> str:
+        if self._told.ids_for_tokens:
+            return f"token_id:{token}"
+        return self._bytes(token).decode("utf-8", "replace")
+
+    def _bytes(self, token: int) -> bytes:
+        """Return what a token adds to a text, or its name if that is nothing."""
+        return self._told.tokenizer.piece(token) or self._told.tokenizer.token_text(token)
+
+
+def shown(logprob: float) -> float:
+    """Return a log-probability as JSON can hold it."""
+    return max(logprob, _LEAST)
+
+
+def statistics(completion: Completion) -> dict[str, Any]:
+    """Return the statistics of an answer as `edgespec`, and llama.cpp's `timings`."""
+    stats = completion.stats.to_dict()
+    timings = stats.pop("timings")
+    return {"timings": timings, "edgespec": stats | {"finish_reason": completion.finish_reason}}
+
+
+def _ending(answer: Answer) -> dict[str, Any]:
+    """Return why an answer ended, as fields of its choice."""
+    repeated = answer.ended.finish_reason == "repetition"
+    reason = "repetition_detected" if repeated else answer.ended.stop_reason  # vLLM's word
+    return {"finish_reason": answer.finish_reason, "stop_reason": reason}

@@ -1,0 +1,125 @@
+"""OpenAI's `/v1/responses`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....chat.history import Transcript, joined
+from ....chat.messages import Message
+from ....chat.request import GenerationRequest
+from ...base import Asked, Serving
+from ..fields import check, given_fields, missing, parsed
+from ..sampling import checked
+from ..tools import Choice, GivenTool, Tools
+from .structs import (
+    AllowedFunctions,
+    FlatTool,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    FunctionChoice,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    Refusal,
+    ResponsesRequest,
+    TextOptions,
+    prepared,
+)
+from .writer import ResponsesWriter
+
+
+def parse(body: bytes, serving: Serving) -> Asked:
+    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    values = prepared(parsed(body))
+    given = check(values, ResponsesRequest)
+    tools = Tools(_functions(given.tools))
+    sampling = {
+        "max_tokens": given.max_output_tokens,
+        "temperature": given.temperature,
+        "top_p": given.top_p,
+        "repetition_detection": given_fields(given.repetition_detection),
+        "schema": _schema(given.text),
+    }
+    named = {name: value for name, value in sampling.items() if value is not None}
+    fields = checked({**serving.sampling, **named})
+    effort = given.reasoning.effort if given.reasoning else None
+    options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
+    return Asked(
+        request=GenerationRequest(messages=_messages(given), sampling=fields, options=options),
+        writer=lambda _: ResponsesWriter(given, values, serving.model),
+        model=given.model,
+        stream=bool(given.stream),
+        form="text.format" if sampling["schema"] is not None else "",
+        messages="input",
+        tools=tools.places,
+    )
+
+
+def _messages(given: ResponsesRequest) -> list[Message]:
+    talk = Transcript()
+    if given.instructions is not None:
+        talk.say("system", given.instructions)
+    items = given.input
+    if isinstance(items, str):
+        items = [MessageItem("user", items)]
+    for item in items:
+        _add(talk, item)
+    return talk.messages
+
+
+def _add(talk: Transcript, item: Item) -> None:
+    if isinstance(item, MessageItem):
+        role = "system" if item.role == "developer" else item.role
+        if texts := _texts(item.content):
+            talk.say(role, "".join(texts) if role == "assistant" else joined(texts))
+    elif isinstance(item, FunctionCallItem):
+        talk.call(item.call_id, item.name, item.arguments)
+    elif isinstance(item, FunctionCallOutputItem):
+        talk.result(item.call_id, joined(_texts(item.output)))
+    elif isinstance(item, ReasoningItem):
+        talk.think("".join(part.text for part in item.content or item.summary or ()))
+
+
+def _texts(content: str | list[Any]) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [part.refusal if isinstance(part, Refusal) else part.text for part in content]
+
+
+def _schema(options: TextOptions | None) -> dict[str, Any] | None:
+    """Return the schema of an answer, if it is JSON."""
+    if options is None or options.format is None or options.format.type == "text":
+        return None
+    told = options.format
+    if told.type == "json_schema" and told.schema is None:
+        raise missing("text.format.schema")
+    return {"type": "object"} if told.type == "json_object" else told.schema
+
+
+def _functions(tools: list[FlatTool] | None) -> list[GivenTool]:
+    """Return the functions among the tools of a request."""
+    found = []
+    for i, tool in enumerate(tools or ()):
+        if tool.type != "function":
+            continue
+        place = f"tools[{i}]"
+        if tool.name is None:
+            raise missing(f"{place}.name")
+        found.append(
+            GivenTool(
+                place, f"{place}.parameters", tool.name, tool.description, tool.parameters,
+                tool.strict,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _choice(given: ResponsesRequest) -> Choice:
+    """Return which tools may be called, and whether one has to be."""
+    choice = given.tool_choice
+    if isinstance(choice, FunctionChoice):
+        return Choice(choice.name, [choice.name])
+    if isinstance(choice, AllowedFunctions):
+        names = [tool.name or "" for tool in choice.tools if tool.type == "function"]
+        return Choice(choice.mode, names, True)
+    return Choice(choice)

@@ -1,0 +1,69 @@
+"""Fields of requests as settings of sampling.
+
+Where our defaults and OpenAI's differ: `temperature` and its like are those that the server was
+started with or else the model's own (OpenAI: 1), which the engine knows. A chat answer without
+`max_tokens` ends with the context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ...config import SamplingParams, build
+from ..errors import bad_value
+from .fields import SEEDS, Generation, given_fields
+
+_NAMES = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "logprobs"]
+_STRUCTURED = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
+
+
+def given_of(request: Any) -> dict[str, Any]:
+    """Return the fields of SamplingParams that a request gives under the same names."""
+    named = ((name, getattr(request, name, None)) for name in _NAMES)
+    given = {name: value for name, value in named if value is not None}
+    if "seed" in given:
+        given["seed"] = _seed(given["seed"])
+    if "logit_bias" in given:
+        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+    if "repetition_detection" in given:
+        given["repetition_detection"] = given_fields(given["repetition_detection"])
+    return given
+
+
+def checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of SamplingParams. Raises ConfigError for values that are out of range or
+    contradict each other.
+    """
+    build(SamplingParams, fields)
+    return fields
+
+
+def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return which parameter says what the answer has to look like ("": none), and that as a field
+    of SamplingParams. Raises ApiError where it is said twice.
+
+    others: further parameters that say it, each with the field and its value.
+    """
+    found = list(others)
+    if request.json_schema is not None:
+        found.append(("json_schema", "schema", request.json_schema))
+    if request.grammar is not None:
+        found.append(("grammar", "grammar", request.grammar))
+    if given := request.structured_outputs:
+        said = [name for name in _STRUCTURED if getattr(given, name) is not None]
+        found += [
+            (f"structured_outputs.{name}", _STRUCTURED[name], getattr(given, name)) for name in said
+        ]
+    if len(found) > 1:
+        name = found[1][0]
+        raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")
+    return (found[0][0], {found[0][1]: found[0][2]}) if found else ("", {})
+
+
+def _seed(seed: int) -> int:
+    low, high = SEEDS.values()
+    if not low <= seed <= high:
+        raise bad_value("seed", f"seed must be at least {low} and at most {high}")
+    return seed % (1 << 64)

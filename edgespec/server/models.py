@@ -1,0 +1,51 @@
+"""The endpoints that tell which model is served."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ..engine import Engine
+from .preparation import Preparation
+from .settings import ServerSettings
+
+
+class Models:
+    """The one model that is served."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings, preparation: Preparation) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._preparation = preparation
+        self._created = int(time.time())
+
+    def routes(self) -> list[Route]:
+        """Return the routes, all under `/v1`."""
+        return [
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.model, methods=["GET"]),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """Answer `/v1/models`: a list of the one model that is served."""
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: Request) -> Response:
+        """Answer `/v1/models/{model}`: the model of this name."""
+        self._preparation.check_model(request.path_params["model"])
+        return JSONResponse(self._card())
+
+    def _card(self) -> dict[str, Any]:
+        return {
+            "id": self._settings.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "edgespec",
+            "max_model_len": self._engine.n_ctx,
+            "speculation": self._engine.describe()["speculation"],
+            "sampling": self._engine.sampling.describe(self._settings.sampling),
+        }

@@ -1,0 +1,251 @@
+"""Prepares requests for the engine: token ids, and the compiled forms of answers.
+
+Texts are tokenized in a queue of their own, one request at a time: they are cheap as a rule, and do
+not wait for answers. Forms are compiled one at a time for each client, few altogether, so that
+those of one client do not delay others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from ..chat.encoder import ConversationEncoder
+from ..chat.messages import Message
+from ..chat.options import AnswerOptions
+from ..chat.request import GenerationRequest
+from ..config import SamplingParams, build
+from ..constraints.compiler import compiled_at_once
+from ..decoding.prompts import check_size, collect, prediction_ids
+from ..engine import Engine
+from ..errors import ConfigError
+from .apis.fields import TOO_DEEP, is_shallow
+from .base import Asked, Prepared, arguments_of
+from .clients import client_of
+from .errors import TOO_LONG, ApiError, bad_value, shutting_down
+from .request_queue import RequestQueue
+from .settings import ServerSettings, names
+from .work import Stopped, in_turn, while_connected
+
+T = TypeVar("T")
+_LARGE = 1 << 16  # bytes of a body: reading it takes a millisecond or more
+
+
+class _Tokenized(NamedTuple):
+    """A request as token ids. rendered: the text of a conversation. options: what it says about
+    tools and reasoning, None where that changes nothing.
+    """
+
+    prompts: list[list[int]]
+    rendered: str = ""
+    options: AnswerOptions | None = None
+    prediction: list[int] = []  # noqa: RUF012
+
+
+class Preparation:
+    """Prepares requests with the model's tokenizer and template, within the server's limits."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._tokenizer = engine.tokenizer
+        self._encoders = {
+            special: ConversationEncoder(engine.tokenizer, parse_special=special)
+            for special in (False, True)
+        }
+        self._queue = RequestQueue(settings.max_queue)  # of texts
+        self._forms: dict[str, RequestQueue] = {}  # of the clients that compile
+        self._at_once = asyncio.Semaphore(compiled_at_once())
+        self._closed = False
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of requests that wait to be tokenized."""
+        return self._queue.n_waiting
+
+    @property
+    def n_tokenizing(self) -> int:
+        """Number of requests that are being tokenized: 0 or 1."""
+        return self._queue.n_running
+
+    @property
+    def n_running(self) -> int:
+        """Number of texts and forms that are worked on."""
+        return self._queue.n_running + sum(queue.n_running for queue in self._forms.values())
+
+    def close(self) -> None:
+        """Stop preparing; requests that wait for it get a 503."""
+        self._closed = True
+        for queue in (self._queue, *self._forms.values()):
+            queue.close()
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ApiError (404) if `name` is another model than the one that is served."""
+        if name is not None and not names(name, self._settings.model):
+            raise ApiError(
+                404,
+                f"the model {name[:80]!r} is not served here; this server has "
+                f"{self._settings.model!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def prepared(self, request: Request, asked: Asked) -> Prepared:
+        """Return a request as the engine takes it. Raises ApiError: 429 if too many requests wait,
+        503 if the server ends.
+        """
+        found = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
+        params = build(SamplingParams, asked.request.sampling)
+        prepared = Prepared(found.prompts, params, prediction=found.prediction)
+        if found.options is None and not asked.form:
+            return prepared
+        owner = client_of(request.scope).owner
+
+        def work(stopped: Stopped) -> Prepared:
+            try:
+                return self._compiled(prepared, found, owner, stopped)
+            except ConfigError as error:
+                raise bad_value(self._place_of(asked, owner), str(error)) from None
+
+        return await self._compiled_in_turn(request, work)
+
+    async def count(self, request: Request, asked: Asked) -> int:
+        """Return how many tokens a conversation has, up to where the assistant's answer begins."""
+
+        def count(stopped: Stopped) -> int:
+            _, pieces = self.rendered(asked.request, self._options(asked.request))
+            return len(collect(pieces, self._settings.max_body_bytes, stopped))
+
+        return await self.in_turn(request, count)
+
+    async def in_turn(self, request: Request, work: Callable[[Stopped], T]) -> T:
+        """Run `work` on a text in a thread when its turn has come; it is stopped if the client
+        leaves. Raises ApiError as `prepared`.
+        """
+        turn = client_of(request.scope).turn
+        return await while_connected(request.receive, in_turn(self._queue, turn, work))
+
+    def rendered(
+        self, asked: GenerationRequest, options: AnswerOptions | None, *, opening: bool = True
+    ) -> tuple[str, Iterator[list[int]]]:
+        """Return a conversation as text, and its token ids piece by piece. Raises ApiError for
+        arguments of calls that are nested too deeply for templates.
+        """
+        _check_calls(asked.messages)
+        encoder = self._encoders[asked.parse_special]
+        text = encoder.render(asked.messages, add_generation_prompt=opening, options=options)
+        return text, encoder.pieces(text)
+
+    def checked(self, options: AnswerOptions) -> AnswerOptions:
+        """Return options that the model can follow. Raises ApiError for others."""
+        try:
+            self._engine.answer_format.check(options)
+        except ConfigError as error:
+            raise bad_value("tools", str(error), "unsupported_parameter") from None
+        return options
+
+    def _tokenized(self, asked: Asked, stopped: Stopped) -> _Tokenized:
+        request = asked.request
+        if not request.messages:
+            self._check_number(len(request.prompts))
+            return _Tokenized([self._prompt(each, stopped) for each in request.prompts])
+        options = self._options(request)
+        rendered, pieces = self.rendered(request, options)
+        tokens = self._fitting(rendered, pieces, "messages", stopped)
+        prediction = prediction_ids(self._tokenizer, request.prediction, self._engine.n_ctx)
+        return _Tokenized([tokens], rendered, options, prediction)
+
+    def _options(self, request: GenerationRequest) -> AnswerOptions | None:
+        """Return what a chat says about tools and reasoning, None where that changes nothing."""
+        options, form = self.checked(request.options), self._engine.answer_format
+        return None if options == AnswerOptions() and form.reasoning is None else options
+
+    def _compiled(
+        self, prepared: Prepared, found: _Tokenized, owner: str, stopped: Stopped
+    ) -> Prepared:
+        engine, params, options = self._engine, prepared.params, found.options
+        reader = engine.reader(params, options, found.rendered, owner) if options else None
+        if stopped():
+            raise shutting_down()
+        constraint = engine.constraint(params, options, found.rendered, owner)
+        return prepared._replace(constraint=constraint, reader=reader)
+
+    def _place_of(self, asked: Asked, owner: str) -> str:
+        """Return which field of a request holds what cannot be followed."""
+        for tool in asked.request.options.tools:
+            try:
+                options = AnswerOptions((tool,), tool.name)
+                self._engine.constraint(SamplingParams(), options, owner=owner)
+            except ConfigError:
+                return asked.tools[tool.name]
+        return asked.form or "tools"
+
+    async def _compiled_in_turn(self, request: Request, work: Callable[[Stopped], T]) -> T:
+        if self._closed:
+            raise shutting_down()
+        turn = client_of(request.scope).turn
+        queue = self._forms.setdefault(turn, RequestQueue(self._settings.max_queue))
+        try:
+            working = in_turn(queue, turn, work, self._at_once)
+            return await while_connected(request.receive, working)
+        finally:
+            if not queue.n_running and not queue.n_waiting:
+                self._forms.pop(turn, None)
+
+    def _check_number(self, n: int) -> None:
+        """Raise ApiError for more prompts than this server takes in a request."""
+        most = self._settings.max_prompts
+        if n > most:
+            raise bad_value("prompt", f"{n} prompts in one request; this server takes {most}")
+
+    def _prompt(self, prompt: str | list[int], stopped: Stopped) -> list[int]:
+        if not prompt or not isinstance(prompt, str):
+            ids = self._engine.encode(prompt)
+            return self._fitting("", iter([ids]), "prompt", stopped)
+        return self._fitting(prompt, self._tokenizer.encode_pieces(prompt), "prompt", stopped)
+
+    def _fitting(
+        self, text: str, pieces: Iterator[list[int]], param: str, stopped: Stopped
+    ) -> list[int]:
+        """Return the ids of `pieces`, of which `text` is made, if they are not too many.
+
+        A text that has too many by its bytes alone is not tokenized.
+        """
+        most = self._engine.n_ctx
+        if self._settings.max_prompt_tokens:
+            most = min(most, self._settings.max_prompt_tokens)
+        check_size(self._tokenizer, text, most)
+        prompt = collect(pieces, most, stopped)
+        if len(prompt) > most:
+            more = "it has more than these; " if next(pieces, None) is not None else ""
+            raise bad_value(
+                param,
+                f"prompt is too long: {len(prompt)} tokens > {most} maximum ({more}the model's "
+                f"context is {self._engine.n_ctx}): shorten it",
+                TOO_LONG,
+            )
+        return prompt
+
+
+def _check_calls(messages: Sequence[Message]) -> None:
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            if not is_shallow(arguments_of(call["function"]["arguments"])):
+                raise bad_value("messages", f"arguments of a call {TOO_DEEP}")
+
+
+async def of_body(request: Request, work: Callable[[bytes], T]) -> T:
+    """Return what `work` makes of the body of a request, of a large one in a thread. Raises
+    ApiError (415) if it is not declared as JSON.
+
+    Browsers let a web page of another origin send JSON only after asking the server.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"the body must be application/json, got {kind or 'no type'!r:.80}")
+    content = await request.body()
+    return await run_in_threadpool(work, content) if len(content) > _LARGE else work(content)
