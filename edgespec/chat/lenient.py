@@ -1,120 +1,102 @@
-"""Tools that are not strict, without what cannot be followed in their schemas."""
+"""Tools that are not strict, without the arguments that cannot be followed."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
-import threading
+import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..constraints import schemas
+from ..constraints.schemas import DEFINITIONS
 from ..errors import ConfigError
+from .argument_schemas import arguments_schema, check
+from .markers import PairMarkers, ToolMarkers
+from .options import AnswerOptions
+from .tools import Tool
 
-if TYPE_CHECKING:
-    from .markers import PairMarkers, ToolMarkers
-    from .options import AnswerOptions
-    from .tools import Tool
+logger = logging.getLogger("edgespec.tools")
 
 _KEPT = 256  # tools of which is known what can be followed
-_MOST_TRIALS = 5000  # of parts, for all tools of a request: each took about 0.5 ms
 
 
 class LenientTools:
-    """Leaves out of tools' schemas what cannot be followed, where they are not strict.
+    """Lets arguments of tools be anything whose schemas cannot be followed, where a tool is not
+    strict.
 
     llguidance ignores keywords that it does not know, but refuses those that it cannot follow, such
-    as a pattern with look-ahead, and values that are none, such as null.
+    as a pattern with look-ahead, and values that make no sense, such as null.
 
     is_wrong: says whether a schema, given as text, cannot be followed.
     """
 
     def __init__(self, is_wrong: Callable[[str], bool]) -> None:
         self._is_wrong = is_wrong
-        self._trials = _Trials()
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
     def of(self, options: AnswerOptions, markers: ToolMarkers, owner: str = "") -> AnswerOptions:
-        """Return options whose tools can be followed, but for strict ones.
-
-        After many trials the arguments of further tools may be any object.
-        """
-        self._trials.n = 0
+        """Return options whose tools can be followed, but for strict ones."""
         tools = tuple(self._tool(tool, markers, owner) for tool in options.tools)
         return dataclasses.replace(options, tools=tools)
 
     def _tool(self, tool: Tool, markers: ToolMarkers, owner: str) -> Tool:
-        from .argument_schemas import arguments_schema
-
         if tool.strict:
             return tool
         whole = json.dumps(arguments_schema(tool, markers))
-        try:
-            found = self._followed(owner, whole, markers.pairs)
-        except _TooManyTrials:
-            found = {"type": "object"}
+        found = self._followed(owner, tool.name, whole, markers.pairs)
         return tool if found is None else dataclasses.replace(tool, parameters=found)
 
-    def _without(self, owner: str, whole: str, pairs: PairMarkers | None) -> dict[str, Any] | None:
-        """Return what can be followed of the schema of arguments, None for all of it.
+    def _without(
+        self, owner: str, name: str, whole: str, pairs: PairMarkers | None
+    ) -> dict[str, Any] | None:
+        """Return a schema of arguments that can be followed, None for the whole one.
 
-        pairs: how arguments are written one by one, each of which is followed by itself then.
+        Each definition and each argument is tried by itself; definitions without the others. pairs:
+        how arguments are written one by one, each of which is followed by itself then.
         """
         schema = json.loads(whole)
         guidance = {"x-guidance": schema.pop("x-guidance")}
 
-        def is_wrong(part: Mapping[str, Any]) -> bool:
-            self._trials.n += 1
-            if self._trials.n > _MOST_TRIALS:
-                raise _TooManyTrials
-            return self._is_wrong(json.dumps({**part, **guidance}))
+        def fits(part: Any, definitions: Mapping[str, Any]) -> bool:
+            if not isinstance(part, Mapping):
+                return isinstance(part, bool)
+            return not self._is_wrong(json.dumps({**definitions, **part, **guidance}))
 
-        found = schemas.followed(schema, is_wrong)
-        if pairs:
-            found = _each_by_itself(
-                found, lambda part: is_wrong(part) or not _is_written(part, pairs)
-            )
-        return None if found == schema else found
+        def writable(part: Any, definitions: Mapping[str, Any]) -> bool:
+            return fits(part, definitions) and (not pairs or _is_written(part, definitions, pairs))
 
-
-def _each_by_itself(
-    schema: Mapping[str, Any], is_wrong: Callable[[Mapping[str, Any]], bool]
-) -> dict[str, Any]:
-    """Return a schema of arguments in which each argument can be followed by itself."""
-    definitions = {key: schema[key] for key in schemas.DEFINITIONS if key in schema}
-
-    def alone(argument: Any) -> Any:
-        if not isinstance(argument, Mapping):
-            return argument
-        found = schemas.followed({**definitions, **argument}, is_wrong)
-        return {key: value for key, value in found.items() if key not in definitions}
-
-    arguments = schema.get("properties")
-    if not isinstance(arguments, Mapping):
-        return dict(schema)
-    return {**schema, "properties": {name: alone(each) for name, each in arguments.items()}}
+        if not pairs and fits(schema, {}):
+            return None
+        given = {key: _parts(schema, key) for key in DEFINITIONS if _parts(schema, key)}
+        known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
+        definitions = {
+            key: {name: part if fits(part, known) else {} for name, part in parts.items()}
+            for key, parts in given.items()
+        }
+        arguments = _parts(schema, "properties")
+        wrong = [name for name, part in arguments.items() if not writable(part, definitions)]
+        left = arguments | {name: {} for name in wrong}
+        found = {**schema, **definitions, **({"properties": left} if left else {})}
+        if not fits(found, {}):
+            found = {**definitions, "type": "object", "properties": left}
+            found = found if fits(found, {}) else {"type": "object"}
+        if found == schema:
+            return None
+        logger.info("tool %s: its schema is followed in part: %s", name, wrong or "not as a whole")
+        return found
 
 
-def _is_written(argument: Mapping[str, Any], pairs: PairMarkers) -> bool:
-    """Return True for an argument, with its definitions, that can be written alone."""
-    from .argument_schemas import check
-    from .tools import Tool
+def _parts(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the schemas under a keyword by their names, none if it holds anything else."""
+    parts = schema.get(key)
+    return dict(parts) if isinstance(parts, Mapping) else {}
 
-    definitions = {key: argument[key] for key in schemas.DEFINITIONS if key in argument}
-    alone = {key: value for key, value in argument.items() if key not in definitions}
+
+def _is_written(part: Any, definitions: Mapping[str, Any], pairs: PairMarkers) -> bool:
+    """Return True for an argument that can be written alone."""
     try:
-        check(Tool("a", "", {**definitions, "properties": {"a": alone}}, strict=False), pairs)
+        check(Tool("a", "", {**definitions, "properties": {"a": part}}, strict=False), pairs)
     except ConfigError:
         return False
     return True
-
-
-class _Trials(threading.local):
-    """The number of parts of schemas that a thread has tried for its request."""
-
-    n = 0
-
-
-class _TooManyTrials(Exception):
-    """More parts of schemas were tried than a request may have tried."""

@@ -236,47 +236,6 @@ def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
     return {**{key: schema[key] for key in DEFINITIONS if key in schema}, **part}
 
 
-def followed(
-    schema: Mapping[str, Any], is_wrong: Callable[[Mapping[str, Any]], bool]
-) -> dict[str, Any]:
-    """Return a schema without the keywords that cannot be followed.
-
-    is_wrong: says whether a schema is. A part that is wrong is built up again, keyword by keyword.
-    Definitions are judged without the others, and come first.
-    """
-    if not is_wrong(schema):
-        return dict(schema)
-    given = {key: schema[key] for key in DEFINITIONS if _items(schema.get(key))}
-    known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
-
-    def without(part: Any) -> Any:
-        if not isinstance(part, Mapping):
-            return part if isinstance(part, bool) else {}
-        if not is_wrong({**known, **part}):
-            return dict(part)
-        found: dict[str, Any] = {}
-        for key in sorted(part, key=lambda key: key not in ("type", "properties")):
-            more = {**found, key: _changed(key, part[key], without)}
-            if not is_wrong({**known, **more}):
-                found = more
-        return found
-
-    known = {
-        key: {name: without(part) for name, part in each.items()} for key, each in given.items()
-    }
-    rest = without({key: value for key, value in schema.items() if key not in given})
-    return {**known, **rest}
-
-
-def _changed(key: str, value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the value of a keyword, the schemas in it changed."""
-    if key in _NAMED and isinstance(value, Mapping):
-        return {name: change(part) for name, part in value.items()}
-    if key in _LISTED and isinstance(value, list):
-        return [change(part) for part in value]
-    return change(value) if key in _SINGLE and isinstance(value, Mapping) else value
-
-
 def parsed(params: SamplingParams, text: str) -> Any:
     """Return the value of a complete answer: of the schema's type where it is one, else of JSON.
     Other constraints have none but their text, and so None.
