@@ -2,7 +2,7 @@
 
     python -m benchmarks.engines NAME ONNX GGUF
 
-Both models are loaded, and evaluations of 1, 2, 4, 8, 16 tokens behind 256 take turns, with one
+Both models are loaded, and evaluations of 1, 2, 4, 8, 16 tokens after 256 take turns, with one
 and with two threads; medians. Then plain decoding through the engine against a bare loop of
 run_with_iobinding + argmax on the same session, which evaluates as many tokens a step.
 """

@@ -201,7 +201,7 @@ def step(head, call: Callable) -> float:
 
 
 class Opened:
-    """Models behind the same text, what each has added to the memory, and their steps' times."""
+    """Models after the same text, what each has added to the memory, and their steps' times."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack

@@ -9,7 +9,7 @@ to the next state, and whose feed-forward part adds what a layer of random featu
 learning machine, Huang et al. 2006) knows beyond it. Both are ridge regressions over the states of
 the sources of this package, every fifth file left out. Its guesses are far better than chance, so
 that rounding its matrices can cost acceptance. It is converted in each precision and drafts DEPTH
-tokens a step behind beginnings of the files that were left out, at temperature 0 and with
+tokens a step after beginnings of the files that were left out, at temperature 0 and with
 `batch_invariant`: all write the same texts, and acceptance is compared prompt by prompt.
 """
 

@@ -1,4 +1,4 @@
-"""Memory of an ONNX model: loading, a prompt of 2,000 tokens, and steps behind it.
+"""Memory of an ONNX model: loading, a prompt of 2,000 tokens, and steps after it.
 
     python -m benchmarks.onnx_memory qwen2.5-coder-1.5b-onnx-int4
 

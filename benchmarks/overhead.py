@@ -1,5 +1,5 @@
 """Python's share of a step: wall time outside the engine's native calls, vocabulary 152k, depth
-4, with a profile of where it goes; and the same with warm caches, behind an engine that costs
+4, with a profile of where it goes; and the same with warm caches, after an engine that costs
 nothing (as where a GPU does the work and the CPU's caches keep what Python needs). NumPy's
 kernels count as Python's.
 

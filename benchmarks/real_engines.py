@@ -12,7 +12,7 @@ there, by PYTHON with transformers. A server that runs already is given by its U
 sglang+http://127.0.0.1:30000. The tokenizer is that of smollm2-135m.gguf.
 
 RECORDING: a JSON file for what was asked and answered, which a test replays: at connect, and for
-16 tokens behind the last prompt, by every recipe.
+16 tokens after the last prompt, by every recipe.
 """
 
 from __future__ import annotations

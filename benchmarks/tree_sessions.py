@@ -3,10 +3,10 @@
     python -m benchmarks.tree_sessions NAME TARGET [--steps 2000] [--cancellations 200]
         [--failures 40] [--answer 256]
 
-Steps: the same answer again and again behind the same prompt, trees always others: text, cells in
+Steps: the same answer again and again after the same prompt, trees always others: text, cells in
 use, packs, memory, time a step in the first and the last quarter. Cancellations: a caller's abort
 in the midst of an evaluation, Ctrl-C at any moment, streams that are closed, errors before, in and
-behind a tree; failures: evaluations that the engine refuses, or fails half-way. Behind each of them
+after a tree; failures: evaluations that the engine refuses, or fails half-way. After each of them
 comes an answer that has to be the plain one. In the end a full context has to fit.
 """
 
@@ -34,7 +34,7 @@ from tests.helpers.forced_trees import ForcedTrees
 
 TEXT = "Write a Python class for a stack, with docstrings, then explain each of its methods."
 OTHERS = ("What is the capital of France?", "Count from one to twenty.", "Why is the sky blue?")
-SHORT = 24  # tokens of the answer behind a failure
+SHORT = 24  # tokens of the answer after a failure
 
 
 class Failed(Exception):
@@ -89,7 +89,7 @@ def rss() -> int:
 
 
 def long_session(chat: Chat, n_steps: int) -> dict:
-    """Return the figures of so many steps, most of them behind parked cells."""
+    """Return the figures of so many steps, most of them after parked cells."""
     steps, cells, n_answers, n_right = [], [], 0, 0
     policy = chat.engine._session._policy
     before, n_packs = [], chat.n_packs
@@ -273,7 +273,7 @@ FAILURES: dict[str, Callable[[Chat, random.Random], None]] = {
 
 
 def broken(chat: Chat, ways: dict, n: int, seed: int) -> dict:
-    """Return how answers were behind `n` of these."""
+    """Return how answers were after `n` of these."""
     rng, kinds, wrong, cells, before = random.Random(seed), Counter(), [], [], rss()
     names = list(ways)
     for i in range(n):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.trees NAME [--rounds N] [--past N] [--label LABEL]
 
-NAME.gguf, or a folder NAME-onnx-PRECISION. A tree is branches of two nodes and, behind
+NAME.gguf, or a folder NAME-onnx-PRECISION. A tree is branches of two nodes and, after
 them, a line of half the nodes, whose first quarter is accepted: `keep` has something to move. Its
 time is in a tree's, the truncation in a chain's.
 
@@ -29,7 +29,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and then it thinks about wh
 
 
 def parents_of(n: int) -> list[int]:
-    """Return branches of two nodes, and behind them a line of half the n nodes."""
+    """Return branches of two nodes, and after them a line of half the n nodes."""
     n_line = (n + 1) // 2
     beside = [i - 1 if i % 2 else -1 for i in range(n - n_line)]
     return [*beside, -1, *range(n - n_line, n - 1)]

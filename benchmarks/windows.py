@@ -1,5 +1,5 @@
 """A draft model that sees a window of a long text against one that sees all of it, and plain
-decoding: acceptance, time and gain behind texts of several lengths.
+decoding: acceptance, time and gain after texts of several lengths.
 
     python -m benchmarks.windows TARGET DRAFT --text FILE … [--window 2048] [--save NAME]
     python -m benchmarks.windows smollm2-135m smollm2-135m --lengths 256 --tokens 16
@@ -50,7 +50,7 @@ def found(name: str) -> Path:
 
 
 def text_of(paths: list[Path]) -> str:
-    """Return the texts of files, one behind the other."""
+    """Return the texts of files, one after the other."""
     parts = []
     for path in paths or sorted(Path(edgespec.__file__).parent.rglob("*.py")):
         read = path.read_text("utf-8")
@@ -63,7 +63,7 @@ def text_of(paths: list[Path]) -> str:
 
 
 def prompts(target: FileModel, text: str, lengths: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield prompts of so many tokens: the text's beginning, and QUESTION behind it."""
+    """Yield prompts of so many tokens: the text's beginning, and QUESTION after it."""
     tokenizer, head, tail = target.tokenizer, "", QUESTION
     if tokenizer.chat_template:
         message = [{"role": "user", "content": _MARK + QUESTION}]
@@ -80,7 +80,7 @@ def prompts(target: FileModel, text: str, lengths: list[int]) -> Iterator[tuple[
 
 
 class Loop:
-    """The loop with one drafter, and what its answers took behind each length."""
+    """The loop with one drafter, and what its answers took after each length."""
 
     def __init__(self, target: FileModel, verifier: LocalVerifier, drafter: Any, depth: int):
         self._target = target

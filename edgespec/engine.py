@@ -232,7 +232,7 @@ class Engine:
     ) -> Constraint | None:
         """Return what an answer has to follow, None for no limits; may be called from any thread.
 
-        options: tools and reasoning; a schema or another form then holds behind the reasoning.
+        options: tools and reasoning; a schema or another form then holds after the reasoning.
         rendered: the prompt's text, which says whether reasoning has begun. owner: for whom it is
         kept. abort: does not wait any longer where it gives a reason, and returns None; a request
         with that reason ends before its first token. Raises ConfigError where something cannot be

@@ -152,7 +152,7 @@ class Verified(NamedTuple):
 
     rows: the target's logits that each of them was chosen by, views until `accept` returns; none
     where the target is on another machine. drafted: all tokens of the draft, accepted or not.
-    drafted_rows: the logits behind each of them, as `rows`.
+    drafted_rows: the logits after each of them, as `rows`.
     """
 
     tokens: tuple[int, ...]
@@ -167,7 +167,7 @@ class Verdict(NamedTuple):
     tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
     n_evaluated: tokens that went through the target. seconds: time in the target. rows: the logits
     that each token was chosen by, views until the next verification; none from another machine.
-    drafted_rows: those behind each drafted token, accepted or not.
+    drafted_rows: those after each drafted token, accepted or not.
     """
 
     tokens: tuple[int, ...]

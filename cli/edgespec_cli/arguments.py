@@ -244,7 +244,7 @@ def _overrides(ctx: click.Context, strong: str, weak: str) -> bool:
 def refuse_typed(ctx: click.Context, names: Iterable[str], why: str) -> None:
     """Raise UsageError if one of these options was typed where it changes nothing.
 
-    why: goes on behind its flag. Those from the environment are set for all commands, and pass.
+    why: goes on after its flag. Those from the environment are set for all commands, and pass.
     """
     for name in names:
         if is_typed(ctx, name):

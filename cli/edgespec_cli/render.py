@@ -212,7 +212,7 @@ class Screen:
 
 
 def _painted(text: str, code: str) -> str:
-    """Colour each line by itself, so that a pager or a resize leaves no colour behind."""
+    """Colour each line by itself, so that a pager or a resize leaves no colour after."""
     lines = (f"\x1b[{code}m{part}\x1b[0m" if part else "" for part in text.split("\n"))
     return "\n".join(lines)
 

@@ -85,7 +85,7 @@ def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> tuple[l
     """Show each call, ask whether it may be run, and return what came of it.
 
     Ctrl-C in place of an answer ends the turn, and the second value is True then: neither this call
-    nor those behind it are run.
+    nor those after it are run.
     """
     found: list[str] = []
     try:

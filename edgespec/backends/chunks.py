@@ -18,7 +18,7 @@ def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
     """
     if model.n_past + n_tokens > model.n_ctx:
         raise ContextFull(
-            f"{n_tokens} tokens do not fit behind {model.n_past} in a context of {model.n_ctx}; "
+            f"{n_tokens} tokens do not fit after {model.n_past} in a context of {model.n_ctx}; "
             "load the model with a larger n_ctx or shorten the prompt"
         )
     able = model.capabilities
@@ -58,6 +58,6 @@ def check_slots(items: Sequence[BatchItem], n_past: Sequence[int], n_ctx: int) -
     for item in items:
         if n_past[item.slot] + len(item.tokens) > n_ctx:
             raise ContextFull(
-                f"{len(item.tokens)} tokens do not fit behind {n_past[item.slot]} in slot "
+                f"{len(item.tokens)} tokens do not fit after {n_past[item.slot]} in slot "
                 f"{item.slot} of {n_ctx} tokens; shorten the prompt"
             )

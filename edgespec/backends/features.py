@@ -17,7 +17,7 @@ class Features:
     """The hidden states of the last tokens in a target's cache, by position.
 
     They are those of the positions from `start` to `end`. most: only the latest so many tokens are
-    sure to have them; a head that has not read earlier ones begins behind them. shape: of a token's
+    sure to have them; a head that has not read earlier ones begins after them. shape: of a token's
     states, if it is known before there are any. layers: whose states they are; set by what fills
     this, which empties it where they change.
     """
@@ -36,7 +36,7 @@ class Features:
 
     @property
     def end(self) -> int:
-        """The position behind the last one whose states are there."""
+        """The position after the last one whose states are there."""
         return self._end
 
     def append(self, position: int, states: States | None) -> None:

@@ -67,7 +67,7 @@ class Borders:
 
 
 class Special(NamedTuple):
-    """A special token: is it a control token, and does it swallow blanks before or behind it?"""
+    """A special token: is it a control token, and does it swallow blanks before or after it?"""
 
     control: bool
     lstrip: bool = False
@@ -143,7 +143,7 @@ class SpecialTokens:
 
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the ids that add_special puts before and behind a text."""
+    """Return the ids that add_special puts before and after a text."""
     whole = tokenizer.encode("a", parse_special=False)
     text = tokenizer.encode("a", add_special=False, parse_special=False)
     begin = next(i for i in range(len(whole)) if whole[i : i + len(text)] == text)

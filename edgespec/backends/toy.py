@@ -117,8 +117,8 @@ class ToyModel(Model):
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
         first, ahead = self.decode(tokens[:n_before], 1, abort)
-        rows, behind = self.grow(tokens[n_before:], parents)
-        states = None if ahead is None or behind is None else np.concatenate([ahead, behind])
+        rows, after = self.grow(tokens[n_before:], parents)
+        states = None if ahead is None or after is None else np.concatenate([ahead, after])
         return Outputs(np.concatenate([first, rows]), states)
 
     def grow(

@@ -118,7 +118,7 @@ def _curve(fields: dict[str, Any]) -> Curve:
 
 
 class _Verifier(LocalVerifier):
-    """Shows no rows behind rejected tokens, for they were not recorded."""
+    """Shows no rows after rejected tokens, for they were not recorded."""
 
     def verify(self, draft: Draft) -> Verdict:
         """Do one pass over what is pending and the draft."""

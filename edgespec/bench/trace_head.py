@@ -77,7 +77,7 @@ class _States(Features):
 
     @property
     def end(self) -> int:
-        """The position behind the last one whose states are there."""
+        """The position after the last one whose states are there."""
         return self._target.n_past
 
 
@@ -88,7 +88,7 @@ class HeadModel(TraceModel, Head):
     first choice is the answer's token with a probability that it tells as its confidence; else it
     is the likeliest token that the target recorded beside it. Confidences are spread around the
     rate of that depth, and the deeper the lower. Depth is counted from the end of the text that
-    `target` has: what is behind it, lookups' tokens included, the head reads with its own states,
+    `target` has: what is after it, lookups' tokens included, the head reads with its own states,
     and reads it again once it is accepted. Of a text that it begins later, its cache holds what was
     there before as well, which it did not read.
     """
@@ -138,7 +138,7 @@ class HeadModel(TraceModel, Head):
 
     def _take_time(self, n_tokens: int) -> None:
         """Let the clock run for tokens, and for those to be read again with the target's states; a
-        block head has guessed what is behind the text already.
+        block head has guessed what is after the text already.
         """
         n_past, n_text = len(self._tokens), self._target.n_past + 1
         n_new = min(n_past + n_tokens, n_text) - self._n_true

@@ -38,9 +38,9 @@ class TraceModel(Model):
     """A model that repeats what was recorded, of traces that `dense` numbered.
 
     A row holds the recorded tokens with their probabilities, and others that are never right with
-    what is left. Behind tokens that the answer does not have, a target says what it said when it
+    what is left. After tokens that the answer does not have, a target says what it said when it
     last evaluated the same token: nothing new is to be learnt from rejected tokens. A draft model
-    knows what it drafts itself behind its first wrong token; behind other wrong ones it says
+    knows what it drafts itself after its first wrong token; after other wrong ones it says
     wrong tokens, as sure as it is of its own at that depth.
 
     source: the name of the draft model in traces; None for the target.
@@ -59,12 +59,12 @@ class TraceModel(Model):
         self._overhead = overhead
         self._tokens: list[int] = []
         self._same = 0  # so many of them are the answer's own
-        self._seen: dict[int, Ranked] = {}  # by token: what the target said behind it
+        self._seen: dict[int, Ranked] = {}  # by token: what the target said after it
         self._nodes: list[int] = []  # of a tree that waits for `keep`
         self._parents: list[int] = []
         self._rows = np.full((0, VOCAB), -np.inf, np.float32)
         self._written: list[list[int]] = []  # by row: logits that are not -inf
-        self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, behind so many
+        self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, after so many
 
     @property
     def n_past(self) -> int:
@@ -178,7 +178,7 @@ class TraceModel(Model):
         return self._rows[:n]
 
     def _fill(self, row: npt.NDArray[np.float32]) -> None:
-        """Write the logits behind the tokens so far."""
+        """Write the logits after the tokens so far."""
         ranked = self._known_row()
         left, least = 1.0, 1.0
         for token, prob in ranked:
@@ -202,7 +202,7 @@ class TraceModel(Model):
 
 
 def _drafted(drafts: Drafts, position: int, wrong: Sequence[int]) -> Ranked:
-    """Return a draft model's row behind `wrong` tokens after the text before `position`."""
+    """Return a draft model's row after `wrong` tokens after the text before `position`."""
     if not wrong:
         return drafts.rows[position]
     line = [drafts.rows[position], *drafts.tails.get(position, drafts.rows[position + 1 :])]

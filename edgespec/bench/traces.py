@@ -25,7 +25,7 @@ from .workloads import Question, prompt_of
 
 N_TOP = 8  # of the target's tokens, at each position
 N_DRAFTED = 4  # of a draft model's
-AFTER_A_MISS = 7  # rows recorded behind the first wrong token: what they say costs time, no more
+AFTER_A_MISS = 7  # rows recorded after the first wrong token: what they say costs time, no more
 _MOST_LINE = 16 << 20  # bytes; a longer line is no recorded answer
 
 Ranked = list[tuple[int, float]]
@@ -37,7 +37,7 @@ class Drafts:
     """A draft model's rows along an answer.
 
     rows: one for every output position, by the text before it. tails: by each position where its
-    likeliest token is not the output's: the rows behind that token and those that it drafts then.
+    likeliest token is not the output's: the rows after that token and those that it drafts then.
     """
 
     rows: list[Ranked]
@@ -121,7 +121,7 @@ def _forced(draft: Model, prompt: Sequence[int], output: Sequence[int]) -> list[
 def _tails(
     draft: Model, n_prompt: int, output: Sequence[int], rows: Sequence[Ranked]
 ) -> dict[int, list[Ranked]]:
-    """Return the rows behind each wrong token, from the last to the first."""
+    """Return the rows after each wrong token, from the last to the first."""
     found: dict[int, list[Ranked]] = {}
     for i in reversed(range(len(output))):
         token = rows[i][0][0]

@@ -26,7 +26,7 @@ class TokenCache:
         self.features = features
         self._node_states: States | None = None
         self.tokens: list[int] = []
-        self._nodes: list[int] = []  # of a tree that waits for `keep`, behind `tokens`
+        self._nodes: list[int] = []  # of a tree that waits for `keep`, after `tokens`
         self._checkpoint: tuple[int, Any] | None = None
         self._owner = ""
 
@@ -49,7 +49,7 @@ class TokenCache:
     ) -> int:
         """Drop what is not a prefix of a context and return how many tokens stay.
 
-        The last token stays out: it is the one to be evaluated next. offset: so many tokens behind
+        The last token stays out: it is the one to be evaluated next. offset: so many tokens after
         the first `n_sinks` are left out of the context. known: how many are certainly equal and
         are not compared again.
         """
@@ -192,7 +192,7 @@ class TokenCache:
 def common_prefix(
     a: Sequence[int], b: Sequence[int], *, offset: int = 0, n_sinks: int = 0, known: int = 0
 ) -> int:
-    """Return the length of the common prefix of `a` and `b` without the `offset` tokens behind its
+    """Return the length of the common prefix of `a` and `b` without the `offset` tokens after its
     first `n_sinks`; the first `known` are equal.
 
     It makes no copies: contexts are long, and this is called at every step.

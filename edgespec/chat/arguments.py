@@ -27,7 +27,7 @@ class JsonReader:
         return _is_object(self._text)
 
     def take(self, text: str) -> tuple[str, str]:
-        """Return what of `text` belongs to the object, and what stands behind it."""
+        """Return what of `text` belongs to the object, and what stands after it."""
         at = next((i + 1 for i, char in enumerate(text) if self._ends(char)), len(text))
         self._text += text[:at]
         return text[:at], text[at:]
@@ -71,7 +71,7 @@ class PairReader:
         return _is_object(self._text)
 
     def take(self, text: str) -> tuple[str, str]:
-        """Return JSON that is certain now, and what stands behind the arguments."""
+        """Return JSON that is certain now, and what stands after the arguments."""
         self._held += text
         while not self.is_complete and self._step():
             pass

@@ -38,17 +38,17 @@ class NotUnderstood(Exception):
 
 
 class _Call(NamedTuple):
-    """One call as it was written: the texts before its name, behind that, and behind it all.
+    """One call as it was written: the texts before its name, after that, and after it all.
 
     arguments: their JSON. pairs: where they are written one by one instead, the texts between a key
     and its value and between a value and the next key; then `after_name` ends where a key begins,
-    and `behind` begins behind a value.
+    and `after` begins after a value.
     """
 
     before: str
     after_name: str
     arguments: str
-    behind: str
+    after: str
     pairs: tuple[str, str] | None = None
 
 
@@ -124,25 +124,25 @@ class _Written:
 
 def _split(text: str, name: str) -> _Call | None:
     """Return the parts of the first call in a text, which is of `name`."""
-    before, found, behind = text.partition(name)
+    before, found, after = text.partition(name)
     if not found:
         return None
     decoder = json.JSONDecoder()
-    for at, char in enumerate(behind):
+    for at, char in enumerate(after):
         if char != "{":
             continue
         try:
-            value, end = decoder.raw_decode(behind, at)
+            value, end = decoder.raw_decode(after, at)
         except (ValueError, RecursionError):
             continue
         if value == ARGUMENTS:
-            return _Call(before, behind[:at], behind[at:end], behind[end:])
-    return _split_pairs(before, behind)
+            return _Call(before, after[:at], after[at:end], after[end:])
+    return _split_pairs(before, after)
 
 
-def _split_pairs(before: str, behind: str) -> _Call | None:
+def _split_pairs(before: str, after: str) -> _Call | None:
     """Return the parts of a call whose arguments are written one by one."""
-    parts, rest = [], behind
+    parts, rest = [], after
     for word in (word for key, value in ARGUMENTS.items() for word in (key, str(value))):
         part, found, rest = rest.partition(word)
         if not found:
@@ -157,19 +157,19 @@ def _split_pairs(before: str, behind: str) -> _Call | None:
 def _separators(arguments: str) -> tuple[str, str]:
     """Return what stands between two arguments, and between a name and its value."""
     first, second = ARGUMENTS
-    behind = arguments.split(json.dumps(first))[1]
-    key_separator, _, rest = behind.partition(json.dumps(ARGUMENTS[first]))
+    after = arguments.split(json.dumps(first))[1]
+    key_separator, _, rest = after.partition(json.dumps(ARGUMENTS[first]))
     return rest.partition(json.dumps(second))[0], key_separator
 
 
 def _with_pairs(markers: ToolMarkers, pairs: tuple[str, str], empty: str) -> ToolMarkers | None:
     """Return markers with those of single arguments, learned from a call that has none."""
     middle, between = pairs
-    _, _, behind = empty.partition(FIRST)
-    behind = behind[: len(behind) - len(markers.end)]
-    n = common_end(behind, markers.closing)
-    closing = starts_whole(behind[len(behind) - n :])
-    after_name = behind[: len(behind) - len(closing)]
+    _, _, after = empty.partition(FIRST)
+    after = after[: len(after) - len(markers.end)]
+    n = common_end(after, markers.closing)
+    closing = starts_whole(after[len(after) - n :])
+    after_name = after[: len(after) - len(closing)]
     value_end = markers.closing[: len(markers.closing) - len(closing)]
     opening = markers.after_name[len(after_name) :]
     if not value_end or not opening or value_end + opening != between:
@@ -183,12 +183,12 @@ def _with_pairs(markers: ToolMarkers, pairs: tuple[str, str], empty: str) -> Too
 
 def _around(call: _Call, two: str | None) -> ToolMarkers:
     """Return the markers with what stands around and between calls, learned from two of them."""
-    alone = ToolMarkers(call.before, call.after_name, call.behind, is_parallel=False)
+    alone = ToolMarkers(call.before, call.after_name, call.after, is_parallel=False)
     first = _split(two, FIRST) if two else None
-    second = _split(first.behind, SECOND) if first else None
+    second = _split(first.after, SECOND) if first else None
     if not first or not second:
         return alone
-    closing = ends_whole(call.behind[: common(second.before, call.behind)])
+    closing = ends_whole(call.after[: common(second.before, call.after)])
     rest, opening = _counted(second.before[len(closing) :], call.before)
     after_name = _counted(second.after_name, call.after_name)[1]
     n = len(starts_whole(opening[len(opening) - common_end(rest, opening) :]))
@@ -198,7 +198,7 @@ def _around(call: _Call, two: str | None) -> ToolMarkers:
         closing,
         begin=opening[: len(opening) - n],
         between=rest[: len(rest) - n],
-        end=call.behind[len(closing) :],
+        end=call.after[len(closing) :],
     )
 
 

@@ -73,7 +73,7 @@ class AnswerFormat:
         """Return the grammar of an answer in llguidance's form of Lark; None if it is free.
 
         rendered: the prompt's text, which says whether reasoning is open. form: the rule that the
-        answer follows behind its reasoning. control: ids of control tokens by their texts,
+        answer follows after its reasoning. control: ids of control tokens by their texts,
         None for one that ends answers.
         """
         thought = self._thought(options, rendered)
@@ -146,7 +146,7 @@ class AnswerFormat:
         return thought
 
     def beginning(self, rendered: str) -> Thought:
-        """Return how an answer begins behind a prompt."""
+        """Return how an answer begins after a prompt."""
         markers = self.reasoning
         prompt = rendered.rstrip()
         if not markers or prompt.endswith(markers.end):

@@ -122,7 +122,7 @@ class AnswerGrammar:
     # --- calls ---------------------------------------------------------------------------------
 
     def _group(self, options: AnswerOptions, tools: Sequence[Tool]) -> str:
-        """Return one call, or several where they stand together, from behind the marker on."""
+        """Return one call, or several where they stand together, from after the marker on."""
         markers = self._tools
         assert markers
         bodies = " | ".join(self._call(i, tool) for i, tool in enumerate(tools))

@@ -52,7 +52,7 @@ class ToolMarkers:
     """The texts with which a model writes calls of tools.
 
     A call is `opening` NAME `after_name` ARGUMENTS `closing`. `begin` stands before the first call,
-    `between` between two, `end` behind the last. Arguments are a JSON object with these separators,
+    `between` between two, `end` after the last. Arguments are a JSON object with these separators,
     or, with `pairs`, written one by one. is_parallel: the template takes more than one call.
     takes_text: the template wants arguments as JSON text, not as objects.
     """

@@ -12,7 +12,7 @@ from ..types import ToolCall
 
 Message = dict[str, Any]
 
-_FOLLOWS = {  # the roles that may come behind a role, once all calls have their results
+_FOLLOWS = {  # the roles that may come after a role, once all calls have their results
     "": ("user",),
     "user": ("assistant",),
     "assistant": ("user",),

@@ -79,7 +79,7 @@ class Probe:
             return None
 
     def answered(self, answer: Mapping[str, Any], **variables: Any) -> str | None:
-        """Return what stands behind the generation prompt for an answer.
+        """Return what stands after the generation prompt for an answer.
 
         Where an answer does not continue the prompt (which may open reasoning), it is what follows
         the common beginning, but never less than a whole marker.

@@ -156,7 +156,7 @@ class Reader:
         return True
 
     def _behind_call(self) -> bool:
-        """Read what stands between calls that stand together, or behind them."""
+        """Read what stands between calls that stand together, or after them."""
         assert self._markers
         n = matched(self._markers.between + self._markers.opening, self._held)
         if n is not None and n >= 0:

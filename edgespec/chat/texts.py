@@ -14,13 +14,13 @@ def escaped(text: str) -> str:
 
 
 def until(marker: str, text: str) -> tuple[str, str, bool]:
-    """Return what stands before a marker, what stands behind it, and True if it was found.
+    """Return what stands before a marker, what stands after it, and True if it was found.
 
     Without it, the second is what may be its beginning.
     """
-    before, found, behind = text.partition(marker)
-    if found:
-        return before, behind, True
+    before, separator, after = text.partition(marker)
+    if separator:
+        return before, after, True
     at = len(text) - overlap(text, marker)
     return text[:at], text[at:], False
 

@@ -1,4 +1,4 @@
-"""A limit on the tokens of reasoning: behind so many, only the text that ends it is allowed."""
+"""A limit on the tokens of reasoning: after so many, only the text that ends it is allowed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
     """Where an answer stands.
 
     text: what may still become a marker. n: tokens of reasoning so far. state: "before" it may
-    begin, "inside", or "behind". n_given: how many of the tokens that end it stand last, of those
+    begin, "inside", or "after". n_given: how many of the tokens that end it stand last, of those
     that had to come: the same tokens before the limit are reasoning like others.
     """
 
@@ -71,7 +71,7 @@ class BudgetedConstraint:
 
 
 class _BudgetedMatcher:
-    """A matcher that counts. Places behind the tokens asked about last are kept."""
+    """A matcher that counts. Places after the tokens asked about last are kept."""
 
     def __init__(self, inner: Matcher, budget: Budget) -> None:
         self._inner = inner
@@ -91,7 +91,7 @@ class _BudgetedMatcher:
         return self._inner.has_ended
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return which tokens are allowed behind the text and `ahead`, [vocab_size]."""
+        """Return which tokens are allowed after the text and `ahead`, [vocab_size]."""
         token = self._due(ahead)
         mask = self._inner.mask(ahead)
         if token is None:
@@ -101,7 +101,7 @@ class _BudgetedMatcher:
         return only
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
-        """Return whether a token is allowed behind the text and `ahead`."""
+        """Return whether a token is allowed after the text and `ahead`."""
         due = self._due(ahead)
         return due in (None, token) and self._inner.allows(token, ahead)
 
@@ -131,7 +131,7 @@ class _BudgetedMatcher:
         return next(iter(self._budget.closing[place.n_given :]), None)
 
     def _at(self, ahead: Sequence[int]) -> _Place:
-        """Return the place behind `ahead`."""
+        """Return the place after `ahead`."""
         n = common_prefix(self._ahead, ahead)
         del self._ahead[n:], self._places[n + 1 :]
         for token in ahead[n:]:
@@ -141,19 +141,19 @@ class _BudgetedMatcher:
 
     def _next(self, place: _Place, token: int) -> _Place:
         budget = self._budget
-        if place.state == "behind":
+        if place.state == "after":
             return place
         text = place.text + budget.piece(token)
         if place.state == "before":
             begun = text.lstrip(BLANKS.encode())
             if begun.startswith(budget.begin):
                 return self._inside(begun[len(budget.begin) :], 0)
-            return _Place(text, 0, "before" if budget.begin.startswith(begun) else "behind")
+            return _Place(text, 0, "before" if budget.begin.startswith(begun) else "after")
         n_given = place.n_given + 1 if token == self._closing(place) else 0
         return self._inside(text, place.n + 1, n_given)
 
     def _inside(self, text: bytes, n: int, n_given: int = 0) -> _Place:
         if self._budget.end in text:
-            return _Place(b"", n, "behind")
+            return _Place(b"", n, "after")
         size = overlap(text, self._budget.end)
         return _Place(text[len(text) - size :], n, "inside", n_given)

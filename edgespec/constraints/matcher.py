@@ -68,10 +68,10 @@ class Unlimited:
 
 
 class GrammarMatcher:
-    """Where an answer stands in a grammar, and where it would stand behind drafted tokens.
+    """Where an answer stands in a grammar, and where it would stand after drafted tokens.
 
     The tokens ahead that it was asked about last are kept in the engine's state: rows of a draft
-    come one behind the other. A token that ends answers is allowed where the text is complete, and
+    come one after the other. A token that ends answers is allowed where the text is complete, and
     the engine is not told of it. is_large: look for forced tokens only where the mask shows that
     there may be some, for llguidance keeps the interpreter's lock meanwhile.
     """
@@ -90,11 +90,11 @@ class GrammarMatcher:
         self._all = np.ones(n, bool)
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return which tokens are allowed behind the text and `ahead`, [vocab_size]."""
+        """Return which tokens are allowed after the text and `ahead`, [vocab_size]."""
         return self._mask() if self._go(ahead) else self._all
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
-        """Return whether a token is allowed behind the text and `ahead`."""
+        """Return whether a token is allowed after the text and `ahead`."""
         if not self._go(ahead):
             return True
         if token in self.ends:
@@ -142,7 +142,7 @@ class GrammarMatcher:
         return self._matcher.compute_ff_tokens()
 
     def _go(self, ahead: Sequence[int]) -> bool:
-        """Move to the state behind `ahead`; return False, without moving, if it is not allowed."""
+        """Move to the state after `ahead`; return False, without moving, if it is not allowed."""
         if self.has_ended:
             return not ahead
         n = common_prefix(self._ahead, ahead)

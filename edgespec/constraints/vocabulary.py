@@ -36,7 +36,7 @@ class Words:
     def __call__(self, text: bytes) -> list[int]:
         """Return the tokens of a text, which begins in the middle of another.
 
-        Vocabularies that put a space before a text are read behind a line's end, and what the
+        Vocabularies that put a space before a text are read after a line's end, and what the
         tokenizer cannot read is put together of the longest tokens.
         """
         words = text.decode("utf-8", "replace")

@@ -37,7 +37,7 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
     """Write a graph with hidden states of these layers among its outputs to `out`, in the same
     folder. Returns "", or why the graph cannot give them.
 
-    hidden_states.I, [batch, tokens, width], is what goes into layer I, without a norm; behind the
+    hidden_states.I, [batch, tokens, width], is what goes into layer I, without a norm; after the
     last layer it is what comes out of it. hidden_states is what the head reads, of all tokens.
     """
     import onnx
@@ -163,7 +163,7 @@ class _Stream:
         return str(name)
 
     def _find_sums(self) -> list[str]:
-        """Return the sums, from that behind the last layer to that behind the embedding."""
+        """Return the sums, from that after the last layer to that after the embedding."""
         values = self._values_before(self._final)
         sums = [next((value for value in values if self._sum_before(value)), "")]
         while sums[-1]:

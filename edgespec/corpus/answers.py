@@ -131,7 +131,7 @@ def _append(path: Path, text: bytes, most: int) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return True if a file of answers ends behind one."""
+    """Return True if a file of answers ends after one."""
     if not path.is_file():
         return False
     with contextlib.suppress(OSError), path.open("rb") as file:

@@ -184,7 +184,7 @@ class _Reader:
             self.left_out[left_out] += 1
 
     def _tokenised(self, data: bytes) -> np.ndarray:
-        """Return the tokens of a file's texts, each with a separator behind it."""
+        """Return the tokens of a file's texts, each with a separator after it."""
         found: list[np.ndarray] = []
         for text in texts_of(data):
             pieces = self._tokenizer.encode_pieces(text, add_special=False, parse_special=False)

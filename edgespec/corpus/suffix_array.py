@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SEPARATOR = -1  # behind every text: nothing that is found goes beyond it
+SEPARATOR = -1  # after every text: nothing that is found goes beyond it
 LARGEST = (1 << 20) - 2  # of all ids: with 1 added it has _BITS bits
 MIN_MATCH = 3  # shortest ending that is looked for, in tokens
 _DEPTH = 16  # tokens that endings are sorted by
@@ -73,7 +73,7 @@ class SuffixArray:
         if low == high:
             return NO_MATCH
         if length >= _DEPTH:
-            low = high - 1  # behind so many tokens they are in no order: the latest
+            low = high - 1  # after so many tokens they are in no order: the latest
         if high - low > 1:
             tokens, order, n = self._tokens, self._order, self._n
 

@@ -25,7 +25,7 @@ class Curve:
     seconds: tuple[tuple[float, ...], ...]
 
     def __call__(self, n: int, n_past: int = 0) -> float:
-        """Return the seconds of an evaluation of n tokens behind n_past cached ones."""
+        """Return the seconds of an evaluation of n tokens after n_past cached ones."""
         if len(self.lengths) == 1:
             return _between(self.widths, self.seconds[0], n)
         column = [_between(self.widths, row, n) for row in self.seconds]

@@ -27,7 +27,7 @@ from .profiles import Entry, Profile, Seconds, keep, kept
 
 logger = logging.getLogger("edgespec.profile")
 
-_SHORT = 1024  # tokens: times behind longer texts say little about those behind short ones
+_SHORT = 1024  # tokens: times after longer texts say little about those after short ones
 _MEASURING = threading.Lock()  # engines of one process would disturb each other's measurements
 
 
@@ -58,7 +58,7 @@ class ModelCurve:
 
     What is kept of a time with other programs is used, and measured anew as if it were not known.
 
-    lengthens: it is measured behind a long text, too, of tokens that mean nothing.
+    lengthens: it is measured after a long text, too, of tokens that mean nothing.
     """
 
     def __init__(self, model: FileModel, widths: Sequence[int], *, lengthens: bool = False) -> None:
@@ -71,10 +71,10 @@ class ModelCurve:
         self._busy = False
 
     def run(self, abort: Abort) -> bool:
-        """Measure it unless it is known, or else behind a long text; False as `Measurement.run`,
+        """Measure it unless it is known, or else after a long text; False as `Measurement.run`,
         which goes on next time.
 
-        What was measured beside other programs, or behind the long text of a request, or cannot
+        What was measured beside other programs, or after the long text of a request, or cannot
         be on a CPU, is used and not kept.
         """
         wanted = self.curve is None or self._is_passing
@@ -94,14 +94,14 @@ class ModelCurve:
             if self._busy:
                 logger.info("what was measured is not kept: other programs use the CPUs as well")
             elif self.curve.lengths[0] > _SHORT:
-                logger.info("what was measured behind a long text is not kept")
+                logger.info("what was measured after a long text is not kept")
             else:
                 keep_curve(self.model, self.curve)
         return measured is not None
 
     @property
     def complete(self) -> bool:
-        """True once it is known, also behind a long text if that is to be measured."""
+        """True once it is known, also after a long text if that is to be measured."""
         known = None if self._is_passing else self.curve
         return bool(known and not (self._lengthens and long_length(self.model, known)))
 
@@ -131,7 +131,7 @@ class _HeadEntry(Entry, frozen=True, kw_only=True):
 class HeadTimes:
     """Times of a head beside its t(n), as kept or measured.
 
-    tapping: seconds of the target a step for hidden states. growing: what the head's guess behind
+    tapping: seconds of the target a step for hidden states. growing: what the head's guess after
     another takes, as a share of its first. What was measured beside other programs is not kept.
     """
 

@@ -16,11 +16,11 @@ WIDTHS = (*range(1, 17), 17, 24, 32)
 QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # those of them that are measured whatever it takes
 READING = (*range(1, 9), 16, 32, 128)  # of a draft model: it reads a few tokens, or many
 _LENGTH = 64  # tokens: of a short text
-LONG = 2048  # tokens: evaluations behind a longer text tell what each cached token costs
-_LEAST_LONG = 512  # behind so many it can be told from noise
+LONG = 2048  # tokens: evaluations after a longer text tell what each cached token costs
+_LEAST_LONG = 512  # after so many it can be told from noise
 _FILLING_S = 3.0  # that may be spent on reading them
 _PATIENCE_S = 0.1  # of who wants the model, with an evaluation that would empty its cache
-_MOVED = 512  # tokens: a measurement goes on behind a text that is as much longer or shorter
+_MOVED = 512  # tokens: a measurement goes on after a text that is as much longer or shorter
 _NARROW = 8  # tokens: most evaluations have no more, so that these are measured first
 _ENOUGH, _MOST = 3, 5  # evaluations of a width: more where the least was not repeated,
 _REPEATED = 1.07  # so that the second least takes at most so many times as long
@@ -44,10 +44,10 @@ def measure(
 
 
 def long_length(model: Model, curve: Curve) -> int:
-    """Return the number of cached tokens behind which evaluations should be measured as well, 0
+    """Return the number of cached tokens after which evaluations should be measured as well, 0
     for none: the context is short, reading them would take too long, or that is known.
 
-    curve: as measured so far, behind fewer tokens.
+    curve: as measured so far, after fewer tokens.
     """
     if not model.capabilities.truncate or model.n_ctx < 2 * LONG or len(curve.lengths) > 1:
         return 0
@@ -62,7 +62,7 @@ def lengthened(
     abort: Abort = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve | None:
-    """Return a curve with the times behind `long_length` tokens as well, None if `abort` gave a
+    """Return a curve with the times after `long_length` tokens as well, None if `abort` gave a
     reason or the cache is too full. The cache is then as before.
     """
     n_past = model.n_past
@@ -245,7 +245,7 @@ def growing_share(
     repeats: int = 6,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Return what a guess behind another takes a head, as a share of one behind a token that it
+    """Return what a guess after another takes a head, as a share of one after a token that it
     reads with hidden states; at most 1. None if `abort` gave a reason. The cache is as before.
     """
     if head.max_depth == 1:

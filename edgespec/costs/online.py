@@ -133,7 +133,7 @@ class Costs:
         self.of_table: dict[Any, Any] = {}
 
     def observe(self, stats: StepStats, n_past: int) -> None:
-        """Correct the costs by one step behind n_past cached tokens."""
+        """Correct the costs by one step after n_past cached tokens."""
         self._change_regime()
         now = self._now
         self._follow(stats.n_evaluated, stats.verify_s, n_past)
@@ -232,7 +232,7 @@ class Costs:
     def least(self, n_past: int) -> list[float]:
         """Return the least acceptance probability of the 1st, 2nd, … token of a draft that can pay.
 
-        At less a token, and any number of no likelier ones behind it, take longer than plain
+        At less a token, and any number of no likelier ones after it, take longer than plain
         decoding takes for what they promise.
         """
         table = self.target(n_past)

@@ -28,7 +28,7 @@ class Profile:
 
     draft: None without a draft model. overhead: Python's seconds a step beside both models.
     tapping: the target's seconds a step for the hidden states that a head reads. growing: what a
-    guess of a head behind another takes, as a share of the first. kept_as: the fingerprints under
+    guess of a head after another takes, as a share of the first. kept_as: the fingerprints under
     which the curves are kept on disk. replans: the target evaluates one token faster after one
     token than after several, as `plans_anew`; times of several have what the next one loses by it.
     """

@@ -125,7 +125,7 @@ class ThreadGovernor:
         return (n_threads, disturbed) if disturbed or n_threads < self._full else None
 
     def expect(self, seconds: Callable[[int, int], float]) -> None:
-        """Compare steps with these times from now on: of an evaluation of n tokens behind n_past,
+        """Compare steps with these times from now on: of an evaluation of n tokens after n_past,
         with all threads and nobody else. Without them the first steps say what is usual.
         """
         self._expected = seconds
@@ -208,7 +208,7 @@ class ThreadGovernor:
         return max(_LONGEST_S, _TOO_LONG * expected * (self._present or self._usual or 1.0))
 
     def observe(self, n: int, n_past: int, seconds: float) -> None:
-        """Take the seconds of an evaluation of n tokens behind n_past into account."""
+        """Take the seconds of an evaluation of n tokens after n_past into account."""
         self._working_s += seconds
         if n > _WIDEST:
             return

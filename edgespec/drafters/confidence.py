@@ -11,7 +11,7 @@ from .calibration import Calibration
 
 _CLASSES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)  # a row's largest probability
 _ACCEPTED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # prior, by class
-_CONDITIONAL = 0.85  # prior of a token behind accepted ones
+_CONDITIONAL = 0.85  # prior of a token after accepted ones
 _DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by class of first tokens
 _RECENT = 24  # drafts that the recent past consists of
 _PRIOR_SHARE = 0.6  # of what an answer's first draft is expected to be like; else like others
@@ -43,7 +43,7 @@ class Confidence:
     """Acceptance by class of confidence, learned from the outcomes of drafts.
 
     A class is a range of the largest probability in the draft model's row. probs: acceptance
-    probability of each class. conditional_rate: acceptance rate of tokens behind accepted ones.
+    probability of each class. conditional_rate: acceptance rate of tokens after accepted ones.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Confidence:
         self._calibration.relearn(state["outcomes"])
         self._all = drafts
         self.probs = list(map(self._calibration.estimate, range(len(_ACCEPTED)), _ACCEPTED))
-        self.conditional_rate = self._calibration.estimate("behind accepted", _CONDITIONAL)
+        self.conditional_rate = self._calibration.estimate("after accepted", _CONDITIONAL)
         self.begin()
 
     @property
@@ -89,7 +89,7 @@ class Confidence:
         return self._histogram
 
     def split(self, choices: Choices) -> list[float]:
-        """Return the acceptance probability of each of the choices behind one text."""
+        """Return the acceptance probability of each of the choices after one text."""
         found = [self.probs[choices.confidence]]
         left = 1 - found[0]
         for kind in choices.kinds:
@@ -97,13 +97,13 @@ class Confidence:
             left -= found[-1]
         return found
 
-    def observe_choices(self, choices: Choices, token: int, *, behind_accepted: bool) -> None:
+    def observe_choices(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
         """Learn from the token that came, drafted or not. Any of the choices can be accepted."""
         if not choices.tokens:
             return
         hit = choices.tokens[0] == token
-        self.observe(choices.confidence, hit, behind_accepted=False)
-        if behind_accepted:
+        self.observe(choices.confidence, hit, after_accepted=False)
+        if after_accepted:
             self._observe_next(token in choices.tokens)
         for kind, choice in zip(choices.kinds, choices.tokens[1:], strict=True):
             if hit:
@@ -119,18 +119,18 @@ class Confidence:
         self._recent[confidence] += 1
         self._histogram = ()
 
-    def observe(self, confidence: int, accepted: bool, *, behind_accepted: bool) -> None:
+    def observe(self, confidence: int, accepted: bool, *, after_accepted: bool) -> None:
         """Learn from the outcome of one drafted token."""
         self._calibration.observe(confidence, accepted)
         self.probs[confidence] = self._calibration.estimate(confidence, _ACCEPTED[confidence])
-        if behind_accepted:
+        if after_accepted:
             self._observe_next(accepted)
         self._histogram = ()
 
     def _observe_next(self, accepted: bool) -> None:
-        """Learn from the outcome behind an accepted token."""
-        self._calibration.observe("behind accepted", accepted)
-        self.conditional_rate = self._calibration.estimate("behind accepted", _CONDITIONAL)
+        """Learn from the outcome after an accepted token."""
+        self._calibration.observe("after accepted", accepted)
+        self.conditional_rate = self._calibration.estimate("after accepted", _CONDITIONAL)
 
 
 def confidence_class(prob: float) -> int:

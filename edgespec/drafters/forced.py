@@ -1,6 +1,6 @@
 """Tokens that a request's constraint leaves no choice about: half of a JSON answer is such text.
 
-They are guesses like any other: the target verifies them together with what is drafted behind them.
+They are guesses like any other: the target verifies them together with what is drafted after them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .calibration import CalibratedDrafter, Evidence
 _PRIOR = 0.97  # probability that forced text comes in these tokens
 
 State = tuple[int, ...]
-"""The tokens behind the text so far."""
+"""The tokens after the text so far."""
 
 
 class ForcedDrafter(CalibratedDrafter):

@@ -1,4 +1,4 @@
-"""Memory: what stood in earlier answers and in documents behind the same words.
+"""Memory: what stood in earlier answers and in documents after the same words.
 
 After REST (He et al. 2023, arXiv 2311.08252), which looks a datastore of documents up in a suffix
 array, and SuffixDecoding (arXiv 2411.04975), which remembers earlier answers. What is remembered
@@ -127,7 +127,7 @@ class MemoryDrafter(MatchDrafter):
         return self._state
 
     def step(self, state: State, token: int) -> State:
-        """Return the state behind another token: nowhere an index did not have the text before."""
+        """Return the state after another token: nowhere an index did not have the text before."""
         return self._stepped(state, token, 0)
 
     def _stepped(self, state: State, token: int, least: int) -> State:

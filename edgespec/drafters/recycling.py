@@ -1,4 +1,4 @@
-"""Token recycling: what was likely behind each token the last time, whatever came of it.
+"""Token recycling: what was likely after each token the last time, whatever came of it.
 
 Token recycling (Luo et al. 2024, arXiv 2408.08696), fed by all rows of a step: of emitted tokens
 and of drafted ones that were rejected.
@@ -30,7 +30,7 @@ _RANKS = tuple(range(0, 8 * _N_TOP, 8))  # of a packed guess: the class is added
 
 
 class Successors:
-    """The likeliest successors of each token, in the last row behind it.
+    """The likeliest successors of each token, in the last row after it.
 
     It is a table [vocab_size, 8] of packed guesses, the likeliest first: a token, and in the lowest
     three bits how near it was to the largest logit. Memory is taken for tokens that are known.
@@ -41,12 +41,12 @@ class Successors:
         self._least: float | None = None  # a guess, to look at few logits
 
     def of(self, token: int) -> list[int]:
-        """Return the packed guesses behind a token, 0 for none."""
+        """Return the packed guesses after a token, 0 for none."""
         found: list[int] = self._table[token].tolist() if token < len(self._table) else []
         return found
 
     def see(self, token: int, row: Row) -> None:
-        """Take the successors of a token from the logits behind it."""
+        """Take the successors of a token from the logits after it."""
         if token >= len(self._table):
             return
         ids, logits, self._least = candidates(row, min(_N_TOP, len(row)), self._least)
@@ -101,7 +101,7 @@ class RecyclingDrafter(CalibratedDrafter):
         self._refresh(range(len(self._probs)))
 
     def begin(self, request: Request, role: Role) -> None:
-        """Begin behind the prompt's last token."""
+        """Begin after the prompt's last token."""
         self._last = request.prompt[-1]
         goes_on = self._shares or common_prefix(self._text, request.prompt) == len(self._text)
         if request.owner != self._owner or not goes_on:

@@ -1,6 +1,6 @@
 """The part of a long text that a draft model sees.
 
-Behind some thousand tokens reading its cache takes a draft model longer than reading its weights
+After some thousand tokens reading its cache takes a draft model longer than reading its weights
 (MagicDec, arXiv 2408.11049). For a guess it needs the latest tokens, and the first ones, whatever
 they are (StreamingLLM, arXiv 2309.17453). What lies between may be left out, for drafts are
 verified. A view that is full begins later from then on, and what it holds is read again: all
@@ -65,7 +65,7 @@ class Window:
         """Return where the view of a text of `n_text` tokens should begin, and how much of it is
         cached then.
 
-        start: where it begins now, with `known` tokens cached. room: most tokens behind the text.
+        start: where it begins now, with `known` tokens cached. room: most tokens after the text.
         """
         n_seen = n_text - start
         if self._asked is None and not self._size and n_text >= self._look_at:
@@ -78,7 +78,7 @@ class Window:
         return start, known
 
     def rest(self, text: Sequence[int], start: int, n: int) -> list[int]:
-        """Return what is in view of a text behind the first `n` tokens in view."""
+        """Return what is in view of a text after the first `n` tokens in view."""
         first = text[n : self.n_sinks] if start else ()
         return [*first, *text[start + n + len(first) :]]
 

@@ -29,7 +29,7 @@ def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
     In turns, so that a device that slows down does so for all of them. The first try is the
     default. It comes last in each round, so that it is ended if the others show that it is
     hopeless: with more threads than free cores an evaluation can take seconds. Another one is
-    given up when it is far behind, or not ahead after three rounds. Measuring ends when only the
+    given up when it is far after, or not ahead after three rounds. Measuring ends when only the
     default is left, after MAX_ROUNDS, or when another round does not fit the budget.
     """
     now, expected = budget.clock(), 0.0

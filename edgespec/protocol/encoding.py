@@ -126,7 +126,7 @@ def decode(data: bytes | str, version: int = 1) -> Frame:
         if field is not LOGPROBS or reader.left
     }
     if reader.left:
-        raise VerifierFault(f"{reader.left} bytes stand behind the fields of a frame")
+        raise VerifierFault(f"{reader.left} bytes stand after the fields of a frame")
     return kind(**values)
 
 

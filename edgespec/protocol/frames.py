@@ -63,7 +63,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Check the draft `ids` behind the first `length` tokens of the context.
+    """Check the draft `ids` after the first `length` tokens of the context.
 
     checksum: of these tokens. round: above every round of the session before. ahead: how many
     more tokens the server may emit by itself, each as the answer of a round of its own. parents:

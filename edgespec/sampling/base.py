@@ -33,9 +33,9 @@ class Randomness(Protocol):
 
 
 class Matcher(Protocol):
-    """A constraint at a place in one answer: behind the text that was emitted.
+    """A constraint at a place in one answer: after the text that was emitted.
 
-    ahead: tokens behind that text, drafted and not emitted. Behind tokens that are not allowed
+    ahead: tokens after that text, drafted and not emitted. After tokens that are not allowed
     everything is: no acceptance rule gets there.
     """
 

@@ -5,7 +5,7 @@ follows, -1 for the root, which is the last emitted token. Siblings stand in the
 they were drawn. A chain has parents -1, 0, 1, …
 
 Each rule returns (path, token): the accepted nodes from the root on, and the token that follows
-them. `target(path)` returns the target's distribution behind a path; it is asked only as far as
+them. `target(path)` returns the target's distribution after a path; it is asked only as far as
 needed. As on chains, `rejection` and `traversal` are exact only if the shape of the tree did not
 depend on the value of a drawn token that is not in it; `match` and `coupled` are exact in any case.
 """
@@ -33,7 +33,7 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 def match(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[Path], int]) -> Outcome:
     """Follow the children that are what the target chooses by itself.
 
-    With `choose(path)` the argmax behind a path this is the greedy rule. With a draw that is
+    With `choose(path)` the argmax after a path this is the greedy rule. With a draw that is
     independent of the tree it is the rule for deterministic trees.
     """
     children = children_of(parents)
@@ -70,7 +70,7 @@ def rejection(
     target: Callable[[Path], Distribution],
     randomness: Randomness,
 ) -> Outcome:
-    """Try siblings in turn; behind the first that is accepted, try its children.
+    """Try siblings in turn; after the first that is accepted, try its children.
 
     For siblings drawn without replacement (Sequoia; Chen et al. 2024, arXiv 2402.12374):
     draft_probs[i] is the distribution that token i was drawn from, without the siblings before
@@ -130,7 +130,7 @@ def traversal(
 def depths_of(parents: Sequence[int]) -> list[int]:
     """Return the depth of each node; children of the root have depth 1.
 
-    Raises ValueError unless the nodes stand in depth-first order, each behind its parent and all
+    Raises ValueError unless the nodes stand in depth-first order, each after its parent and all
     that is below its earlier siblings.
     """
     depths: list[int] = []

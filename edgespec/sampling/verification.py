@@ -60,7 +60,7 @@ class Verification:
     def check_tree(self, draft: Draft, rows: Rows, position: int) -> tuple[trees.Path, int]:
         """Return the accepted nodes of a tree, and the token that follows them.
 
-        rows: [len(draft) + 1, vocab_size]: behind the root, then behind each node. position: that
+        rows: [len(draft) + 1, vocab_size]: after the root, then after each node. position: that
         of the root's children.
         """
         tokens, parents, sampler = draft.tokens, draft.parents, self._sampler
@@ -83,12 +83,12 @@ class Verification:
 
     @property
     def has_ended(self) -> bool:
-        """True behind the token that ended an answer under a constraint."""
+        """True after the token that ended an answer under a constraint."""
         return self._matcher is not None and self._matcher.has_ended
 
     def n_to_end(self, tokens: Sequence[int]) -> int:
         """Return how many of these tokens there are up to the end of an answer under a constraint,
-        behind which nothing may follow; without one all.
+        after which nothing may follow; without one all.
         """
         ends = self._matcher.ends if self._matcher else ()
         return next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))

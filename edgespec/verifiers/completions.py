@@ -1,4 +1,4 @@
-"""Targets behind OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
+"""Targets after OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
 
 A round is a fan-out: the prompts S, S+D[:1], …, S+D in one request, each continued by one token.
 Under vLLM a greedy round may be one prompt instead, whose log-probabilities say what the argmax was
@@ -201,7 +201,7 @@ class CompletionsVerifier(InferenceServerVerifier):
         return self._rows(self._ask(prompts), rows)
 
     def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
-        """Return the argmax at every drafted position and the token behind, from one prompt."""
+        """Return the argmax at every drafted position and the token after, from one prompt."""
         host = self._http.host
         answer = self._ask([[*context, *draft]], prompt_logprobs=1)
         last = self._rows(answer, 1)

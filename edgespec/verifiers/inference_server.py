@@ -1,6 +1,6 @@
 """The base class of verifiers that ask inference servers of others.
 
-Every round asks for the server's own token behind the context and behind each prefix of the
+Every round asks for the server's own token after the context and after each prefix of the
 draft, and keeps drafted tokens while they are these (`acceptance.match`). That is exact whatever
 proposed the draft, drawn or not: the first token emitted is the server's draw, which has the
 target's distribution because it is made without a look at the draft. Whether a second one follows
@@ -152,7 +152,7 @@ class InferenceServerVerifier(ABC):
 
     @abstractmethod
     def _own_tokens(self, draft: Sequence[int]) -> list[int]:
-        """Return the server's token behind the context and behind each prefix of the draft."""
+        """Return the server's token after the context and after each prefix of the draft."""
 
     @abstractmethod
     def _check_sampling(self, params: SamplingParams) -> None:

@@ -15,7 +15,7 @@ from ..sampling.verification import Verification
 from ..types import REQUIRES_NOTHING, Draft, Requires, Row, Rows, Verdict
 
 _LEAST_READ = 16  # tokens, where a time limit is near
-_MARGIN = 1.5  # of the time that reading took so far: evaluations take longer behind more tokens
+_MARGIN = 1.5  # of the time that reading took so far: evaluations take longer after more tokens
 _TEACHING = 8  # largest logits of a row that sources of trees learn from
 
 

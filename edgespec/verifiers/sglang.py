@@ -62,7 +62,7 @@ class SGLangVerifier(InferenceServerVerifier):
         return self._drawn([[*self._context, *draft[:i]] for i in range(len(draft) + 1)])
 
     def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
-        """Return the argmax at every drafted position and the token behind the draft."""
+        """Return the argmax at every drafted position and the token after the draft."""
         prompt = [*context, *draft]
         answer = self._ask(
             prompt, return_logprob=True, logprob_start_len=len(context) - 1, top_logprobs_num=1

@@ -44,7 +44,7 @@ def test_the_log_of_a_server_has_one_format(capsys, monkeypatch, in_terminal):
 
 
 def test_a_line_of_the_log_takes_the_status_line_away(monkeypatch):
-    """A warning while a model is loaded was written behind the spinner, on the same line."""
+    """A warning while a model is loaded was written after the spinner, on the same line."""
     seen = io.StringIO()
     monkeypatch.setattr(render, "is_terminal", lambda stream: True)
     monkeypatch.setattr("sys.stderr", seen)

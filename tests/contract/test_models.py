@@ -274,7 +274,7 @@ TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4), (-1, 0,
 
 
 def in_tree(model, parents):
-    """Return the tokens of the nodes of a tree, a model behind two pending tokens, and its rows."""
+    """Return the tokens of the nodes of a tree, a model after two pending tokens, and its rows."""
     assert model.capabilities.max_leaves > 1
     nodes = [TEXT[(3 * i + 1) % len(TEXT)] for i in range(len(parents))]
     model.decode(TEXT[:-2], 0)
@@ -336,7 +336,7 @@ def test_a_tree_beyond_the_context_leaves_nothing(model):
 
 
 def grown(model, *calls):
-    """Return the path and the row of each node of a tree grown behind a text in several calls, each
+    """Return the path and the row of each node of a tree grown after a text in several calls, each
     a list of parents.
     """
     assert model.capabilities.grows

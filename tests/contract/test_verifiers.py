@@ -254,7 +254,7 @@ def test_an_aborted_step_and_the_request_after_it(target):
 
 
 def test_fewer_tokens_are_accepted_than_were_emitted(target):
-    """A stop string may cut them; the request goes on behind what was kept."""
+    """A stop string may cut them; the request goes on after what was kept."""
     expected = plain(target, 6)
     begin(target.verifier, target.prompt)
     assert list(target.verifier.verify(Draft(tuple(expected[:3]))).tokens) == expected[:4]

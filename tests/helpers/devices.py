@@ -91,5 +91,5 @@ def settle(sessions):
 
 
 def plain(ids, n):
-    """Return the target's first `n` tokens behind a prompt, as it gives them in this process."""
+    """Return the target's first `n` tokens after a prompt, as it gives them in this process."""
     return list(local(drafts=False).generate(ids, max_tokens=n, ignore_eos=True).token_ids)

@@ -218,7 +218,7 @@ class FakeEngine:
             return np.log(toy_probs(tokens))
 
     def rows(self, prompts, body):
-        """Return a token behind each prompt, drawn as the fields of the request say."""
+        """Return a token after each prompt, drawn as the fields of the request say."""
         fields = {name: body.get(name, default) for name, default in DEFAULTS.items()}
         fields["top_k"] = max(0, fields["top_k"])  # -1 is off, too
         if self.kind == "llamacpp":  # no penalties in `samplers`

@@ -34,7 +34,7 @@ class Growing:
         return len(self._tokens) == self._n
 
     def add(self, parent: int, token: int) -> int | None:
-        """Return the node of a token behind a parent, an old or a new one; None without room."""
+        """Return the node of a token after a parent, an old or a new one; None without room."""
         siblings = self._children[parent]
         if token not in siblings:
             if self.is_full or (siblings and self._n_leaves == self._leaves):
@@ -46,7 +46,7 @@ class Growing:
         return siblings[token]
 
     def add_path(self, tokens: Sequence[int]) -> None:
-        """Add tokens behind the root, as far as there is room."""
+        """Add tokens after the root, as far as there is room."""
         node: int | None = -1
         for token in tokens:
             node = self.add(node, token)
@@ -54,7 +54,7 @@ class Growing:
                 break
 
     def add_anywhere(self, rng: random.Random, token: int) -> None:
-        """Add a token behind any node."""
+        """Add a token after any node."""
         if self.add(rng.randrange(-1, len(self._tokens)), token) is None and not self.is_full:
             self.add(len(self._tokens) - 1, token)  # the last node has no children
 

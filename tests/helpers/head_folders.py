@@ -94,7 +94,7 @@ class Reference:
             self.head = heads.MlpSpeculator(made.weights, made.config)
 
     def rows(self, text, taps, path) -> np.ndarray:
-        """Return a row behind the text and behind each token of the path, [1 + len(path), V].
+        """Return a row after the text and after each token of the path, [1 + len(path), V].
 
         taps: the target's states before each token of the text, [len(text), n_layers, HIDDEN].
         """

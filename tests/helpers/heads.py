@@ -180,7 +180,7 @@ class Dflash(Linear):
         self.config = config
 
     def rows(self, token: int, taps: np.ndarray) -> np.ndarray:
-        """Return the logits of the places behind a token, [block - 1, V]. taps: the target's states
+        """Return the logits of the places after a token, [block - 1, V]. taps: the target's states
         before it, [n, layers * hidden].
         """
         config, n = self.config, len(taps)

@@ -48,7 +48,7 @@ class Reference(Linear):
         self.theta = made.config["rope_theta"]
 
     def rows(self, text: Sequence[int], kept: np.ndarray, path: Sequence[int]) -> np.ndarray:
-        """Return a row behind each token of the text and of the path. kept: [n, layers, KEPT],
+        """Return a row after each token of the text and of the path. kept: [n, layers, KEPT],
         zeros where there is nothing before the first.
         """
         n, tokens = len(text), [*text, *path]

@@ -82,7 +82,7 @@ class Machine:
 
 
 class Decoding:
-    """The real governor before and behind every step on such a machine."""
+    """The real governor before and after every step on such a machine."""
 
     def __init__(self, machine: Machine, *, known: bool = False, **options) -> None:
         self.machine, self.model = machine, Limitable()

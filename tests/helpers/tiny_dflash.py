@@ -70,7 +70,7 @@ class Reference(Linear):
     def rows(
         self, states: np.ndarray, positions: np.ndarray, token: int, position: int
     ) -> np.ndarray:
-        """Return the rows of a block, [BLOCK, VOCABULARY], whose first token is known, behind the
+        """Return the rows of a block, [BLOCK, VOCABULARY], whose first token is known, after the
         target's states [n, layers, width] at these positions.
         """
         known = self.linear("fc", states.reshape(-1, len(LAYERS) * WIDTH))

@@ -178,7 +178,7 @@ class Reference(_Model):
         return self.weights["token_embd.weight"][list(tokens)] * WIDTH**0.5
 
     def guess(self, path, state: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the assistant's row behind a path of tokens, and its state."""
+        """Return the assistant's row after a path of tokens, and its state."""
         state = self.states[-1] if state is None else state
         for token in path:
             row, state = self._assistant.step(token, state)
@@ -199,7 +199,7 @@ class _Assistant(_Model):
         self._target = target
 
     def step(self, token: int, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row behind a token that goes in with a state, and the next state."""
+        """Return the row after a token that goes in with a state, and the next state."""
         n = self._target.n
         x = np.concatenate([self._target.embedded([token])[0], state])
         x = self.linear("nextn.pre_projection", x[None])

@@ -64,7 +64,7 @@ _EXTRA["qwen35moe"] = _EXTRA["qwen3next"] = _EXTRA["qwen35"] | _MOE
 
 
 def mtp_metadata(architecture: str, n_mtp: int = 1, n_layer: int = N_LAYER) -> dict[str, Field]:
-    """Return the metadata of a target with so many MTP layers behind its own."""
+    """Return the metadata of a target with so many MTP layers after its own."""
     found = metadata(architecture, n_layer + n_mtp)
     found[f"{architecture}.nextn_predict_layers"] = (UINT32, n_mtp)
     for key, content in _EXTRA[architecture].items():
@@ -109,7 +109,7 @@ class _Shapes:
         self.norms["ssm_norm"] = _STATE
 
     def feed(self, experts: bool) -> None:
-        """Add what comes behind attention."""
+        """Add what comes after attention."""
         late = self.architecture in ("glm4moe", *HYBRID)
         self.norms["post_attention_norm" if late else "ffn_norm"] = WIDTH
         dense = {"ffn_gate": (FEED, WIDTH), "ffn_up": (FEED, WIDTH), "ffn_down": (WIDTH, FEED)}
@@ -158,7 +158,7 @@ def _layer(architecture: str, i: int, n_layer: int, rng: np.random.Generator) ->
 def mtp_weights(
     architecture: str, n_mtp: int = 1, n_layer: int = N_LAYER, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Return the weights of a target with so many MTP layers behind its own."""
+    """Return the weights of a target with so many MTP layers after its own."""
     rng = np.random.default_rng(seed)
     found = ends(rng)
     for i in range(n_layer + n_mtp):

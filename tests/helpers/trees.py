@@ -23,7 +23,7 @@ def random_tree(rng: random.Random, n: int, leaves: int) -> list[int]:
 
 
 def differences(model, rng: random.Random, n_words: int, rounds: int = 10):
-    """Yield how far the rows of every node of random trees, and a row behind the path that was
+    """Yield how far the rows of every node of random trees, and a row after the path that was
     kept, are from those of chains.
     """
     for _ in range(rounds):

@@ -23,7 +23,7 @@ def coarse_copy(path: Path, copy: Path) -> Path:
     for tensor in reader.tensors:
         if tensor.name.rpartition("attn_")[2] in ("q.weight", "k.weight"):
             assert tensor.tensor_type == GGMLQuantizationType.Q4_1
-            levels = tensor.data.reshape(-1, 20)[:, 4:]  # two a byte, behind scale and minimum
+            levels = tensor.data.reshape(-1, 20)[:, 4:]  # two a byte, after scale and minimum
             levels[...] = coarse[levels & 15] | coarse[levels >> 4] << 4
     reader.get_field("general.file_type").parts[-1][0] = _Q2_K
     reader.data.flush()

@@ -68,7 +68,7 @@ def calls(opening, closing="", after_name=""):
 
 
 def is_split_marker(words):
-    """Return True if each first word with the second behind it begins a call: once more that."""
+    """Return True if each first word with the second after it begins a call: once more that."""
     text, at = "".join(words), 0
     while "ab" in text[at:]:
         at = text.index("ab", at) + 2

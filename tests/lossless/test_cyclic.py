@@ -97,7 +97,7 @@ def silent(weights):
 
 
 def medusa():
-    """Return Medusa heads: the first guesses the token two behind that of the state."""
+    """Return Medusa heads: the first guesses the token two after that of the state."""
     made = head_files.medusa()
     for name in made.weights:
         made.weights[name] = np.zeros_like(made.weights[name])
@@ -166,7 +166,7 @@ def drafted(kind, folder, shift):
 def test_a_head_that_knows_the_states_is_always_right(tmp_path, kind):
     n, n_accepted = drafted(kind, tmp_path, 0)
     assert n_accepted >= 28  # three of four tokens
-    assert n - n_accepted < N_DRAFTED  # behind the end of the answer
+    assert n - n_accepted < N_DRAFTED  # after the end of the answer
 
 
 @pytest.mark.parametrize("shift", [-2, -1, 1, 2])

@@ -29,7 +29,7 @@ def without(q: Distribution, token: int) -> Distribution | None:
 
 def draw_tree(chance, q, parents):
     """Draw a tree of this shape; a node that has nothing left to draw from is left out, with all
-    behind it. Return tokens, parents, probs and the drafted text behind each node.
+    after it. Return tokens, parents, probs and the drafted text after each node.
     """
     tokens, found, probs, texts, places = [], [], [], [], {-1: -1}
     left = {-1: q[()]}

@@ -133,7 +133,7 @@ def said_by(tokenizer, template, *contents):
 
 @pytest.mark.parametrize("blank", ["", " "])
 def test_no_control_token_is_formed_across_the_border_of_a_content(tokenizer, blank):
-    """With the template's text behind, before or around it, and with the next content."""
+    """With the template's text after, before or around it, and with the next content."""
     texts = sorted(set(tokenizer.control_texts()), key=len)
     for text in {texts[-1], tokenizer.special()["eos_token"]}:
         joined = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.llama_cpp
 
 @pytest.fixture(params=[("smollm2", 300), ("gemma", 700)], ids=str)
 def model(request):
-    """Return a model behind so many tokens; Gemma's window of 512 is passed."""
+    """Return a model after so many tokens; Gemma's window of 512 is passed."""
     name, n_past = request.param
     config = EngineConfig(n_ctx=1024, n_threads=1, flash_attn="on", batch_invariant=True)
     made = LlamaCppModel(request.getfixturevalue(name), config)
@@ -71,7 +71,7 @@ def test_every_node_and_the_cache_when_parked_cells_are_packed(model, monkeypatc
 
 @pytest.mark.long("real weights; tests/contract/test_models.py grows trees of toys")
 def test_rows_of_grown_trees_are_those_of_their_paths(model):
-    """Its parts are evaluated one after the other, and a path of each tree is kept. Rows behind it
+    """Its parts are evaluated one after the other, and a path of each tree is kept. Rows after it
     may differ by rounding: the cells of rejected nodes are filled anew.
     """
     rng, n_past = random.Random(2), model.n_past

@@ -131,7 +131,7 @@ def test_what_the_system_says_later_joins_its_first_message():
 
 
 def test_the_block_for_accounting_is_no_text_for_a_model():
-    """It differs from request to request: nothing behind it could be reused from the cache."""
+    """It differs from request to request: nothing after it could be reused from the cache."""
     system = [
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=a5145;"},
         {"type": "text", "text": "You are Claude Code."},

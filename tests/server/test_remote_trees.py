@@ -137,7 +137,7 @@ def tree(round_, ids, parents, context=(1, 2, 3)):
 
 @pytest.fixture
 def begun(server):
-    """Open a session in version 2 behind three tokens."""
+    """Open a session in version 2 after three tokens."""
     with raw(server, version=2) as socket:
         socket.send(BEGIN)
         yield socket

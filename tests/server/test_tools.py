@@ -83,7 +83,7 @@ def engine(chat):
 
 
 def asked(text: str, **more):
-    """Return a request behind a conversation that holds a call, so that calls are drafted."""
+    """Return a request after a conversation that holds a call, so that calls are drafted."""
     earlier = [
         {"role": "user", "content": "look there"},
         {"role": "assistant", "content": None, "tool_calls": [call("look", DOOR)]},

@@ -1,7 +1,7 @@
 """Gemma 4's assistants on llama.cpp: MTP layers in a file of their own, which look at the keys and
 values in their target's cache and have none themselves.
 
-Every token of a draft stands at the place behind what the target has evaluated, with the state that
+Every token of a draft stands at the place after what the target has evaluated, with the state that
 the token before it gave; nothing of it is kept.
 """
 
@@ -96,7 +96,7 @@ class LlamaCppAssistant(LlamaCppMtp):
             self.n_past, self._n_nodes = n_past, max(0, n_past - text)
 
     def _guess(self, tokens: Sequence[int], abort: Abort | None) -> None:
-        """Evaluate tokens behind what the target has in its cache. Raises DecodeError if that is
+        """Evaluate tokens after what the target has in its cache. Raises DecodeError if that is
         not the cache any more which was there when this head was opened.
         """
         if self._lender.native.context != self._shared:

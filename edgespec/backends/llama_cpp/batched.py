@@ -35,7 +35,7 @@ class LlamaCppBatchedModel(BatchedModel):
     """One cache with several slots under the `BatchedModel` contract.
 
     A common prefix is kept once, and a long slot may have the tokens that others do not use. What
-    trees leave behind is freed where the cache is full. Rows may differ by rounding from those of
+    trees leave after is freed where the cache is full. Rows may differ by rounding from those of
     a slot evaluated alone.
     """
 
@@ -186,7 +186,7 @@ class LlamaCppBatchedModel(BatchedModel):
             raise
 
     def _sees_all(self, slot: int, n_past: int) -> bool:
-        """Return True if the slot still has what a token at `n_past` sees: behind a sliding window
+        """Return True if the slot still has what a token at `n_past` sees: after a sliding window
         the engine gives cells to other slots.
         """
         if not self._window or not n_past:

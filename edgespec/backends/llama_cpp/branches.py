@@ -70,7 +70,7 @@ class Branches:
     def _sync(self, sequence: int, n_past: int) -> None:
         """Let a sequence hold the text up to `n_past`."""
         if self._window and self._begins(sequence) != self._begins(self.text):
-            # behind a window the engine gives cells to others, of the text before a leaf's
+            # after a window the engine gives cells to others, of the text before a leaf's
             lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             self._synced[sequence] = 0
         known = self._synced[sequence]
@@ -79,7 +79,7 @@ class Branches:
         try:
             lib.llama_memory_seq_cp(self._memory, self.text, sequence, known, n_past)
             self._synced[sequence] = n_past
-        except BaseException:  # Ctrl-C behind the native call
+        except BaseException:  # Ctrl-C after the native call
             self._cut(sequence, known)
             raise
 
@@ -90,8 +90,8 @@ class Branches:
     def grow(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
         """Return the sequences and the positions of further nodes, as `enter` does.
 
-        n_past: where a tree begins, behind its root. A node continues the sequence of its parent;
-        behind one that is continued already it takes a new one, with the cells of its path.
+        n_past: where a tree begins, after its root. A node continues the sequence of its parent;
+        after one that is continued already it takes a new one, with the cells of its path.
         """
         line = [(self.text, n_past - 1), *self._grown]  # the root comes first
         ends = dict(line)
@@ -185,7 +185,7 @@ class Branches:
         return self.n_parked > min(_MOST_PARKED, n_free)
 
     def pack(self, n_past: int) -> None:
-        """Free what is parked: the text of `n_past` tokens is written anew behind the first
+        """Free what is parked: the text of `n_past` tokens is written anew after the first
         `n_whole`, to the last bit. Other texts stay as they are.
 
         Raises DecodeError if the engine does not take back its own cache. Whatever is raised, also

@@ -210,7 +210,7 @@ def _n_ctx(model: Any, config: EngineConfig) -> int:
 def with_equal_rows(config: EngineConfig) -> EngineConfig:
     """Return the settings under which llama.cpp's rows depend least on their number, if `config`
     asks for batch_invariant: repacked weights and attention without flash have kernels for four
-    rows, and flash attention over f16 values has one for a single row behind 512 tokens.
+    rows, and flash attention over f16 values has one for a single row after 512 tokens.
     """
     if not config.batch_invariant:
         return config

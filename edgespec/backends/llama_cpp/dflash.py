@@ -1,7 +1,7 @@
 """DFlash on llama.cpp (arXiv 2602.06036): one evaluation guesses a block of tokens.
 
 The target's hidden states of several layers become keys and values of the head, at their positions
-in the text. The last token and masks behind it see them, and each other; what is guessed in place
+in the text. The last token and masks after it see them, and each other; what is guessed in place
 of each mask are the next tokens.
 """
 
@@ -39,7 +39,7 @@ class LlamaCppDFlash(LlamaCppHead):
         self._size, self._mask = file.facts.max_depth + 1, file.mask
         self._joined = len(file.facts.layers) * target.hidden_size
         self._last = -1  # the token that was read last
-        self._block: npt.NDArray[np.float32] | None = None  # rows of all depths behind it
+        self._block: npt.NDArray[np.float32] | None = None  # rows of all depths after it
         self._depths: list[int] = []  # of the nodes
         super().__init__(path, config, target, file)
 
@@ -66,7 +66,7 @@ class LlamaCppDFlash(LlamaCppHead):
         """Append nodes, which say nothing to the head; float32 [len(tokens), vocab_size]."""
         depths = list(self._depths)
         if self._last < 0:
-            raise ValueError("nodes grow behind a token that `decode` has read last")
+            raise ValueError("nodes grow after a token that `decode` has read last")
         for parent in parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 1)
         try:
@@ -77,7 +77,7 @@ class LlamaCppDFlash(LlamaCppHead):
                 )
             if self.n_past + len(tokens) > self.n_ctx:
                 raise ContextFull(
-                    f"{len(tokens)} nodes do not fit behind {self.n_past} tokens in a context of "
+                    f"{len(tokens)} nodes do not fit after {self.n_past} tokens in a context of "
                     f"{self.n_ctx}; load the head with a larger n_ctx"
                 )
             rows = self._guessed(abort)[depths[len(self._depths) :]]
@@ -103,7 +103,7 @@ class LlamaCppDFlash(LlamaCppHead):
         params = super()._params(model)
         # what is not causal has to fit into one evaluation, or the engine ends the process
         params.n_batch = params.n_ubatch
-        params.n_ctx += self._size  # the block comes behind what was read
+        params.n_ctx += self._size  # the block comes after what was read
         return params
 
     def _n_sequences(self) -> int:
@@ -124,7 +124,7 @@ class LlamaCppDFlash(LlamaCppHead):
 
     def _inject(self, n_tokens: int, abort: Abort | None) -> None:
         """Read so many tokens: write the target's states before them to the cache. What is missing
-        in front of all that is there takes no cell, what is missing behind it is zeros.
+        in front of all that is there takes no cell, what is missing after it is zeros.
         """
         first, begin, end = self._known(n_tokens)
         if lib.llama_memory_seq_pos_min(self._memory, 0) < 0:
@@ -142,7 +142,7 @@ class LlamaCppDFlash(LlamaCppHead):
         self._evaluate(self._joint.fill_states(n_tokens, self.n_past, 0), n_tokens, abort)
 
     def _guessed(self, abort: Abort | None) -> npt.NDArray[np.float32]:
-        """Return the rows of all depths behind the last token, [max_depth, vocab_size], a view
+        """Return the rows of all depths after the last token, [max_depth, vocab_size], a view
         until more is read.
         """
         if self._block is None:

@@ -25,7 +25,7 @@ from .tokenizer import LlamaCppTokenizer
 
 
 class TextInContext(FileModel):
-    """A native context with one text and a tree behind it, as models and heads have: evaluations,
+    """A native context with one text and a tree after it, as models and heads have: evaluations,
     their failures, threads.
     """
 
@@ -71,7 +71,7 @@ class TextInContext(FileModel):
                 f"of {self.n_past} tokens"
             )
         self.n_past = n_past
-        self._n_last = 0  # the engine goes back once behind each evaluation
+        self._n_last = 0  # the engine goes back once after each evaluation
 
     def _check_rollback(self, n_past: int) -> None:
         """Raise CannotTruncate where the engine says that a recurrent state has gone back, and it
@@ -80,7 +80,7 @@ class TextInContext(FileModel):
         n_dropped, able = self.n_past - n_past, self.capabilities
         if n_past and able.rollback and n_dropped > min(able.rollback, self._n_last - 1):
             raise CannotTruncate(
-                f"{self.path.name}: {n_dropped} tokens cannot be dropped behind an evaluation of "
+                f"{self.path.name}: {n_dropped} tokens cannot be dropped after an evaluation of "
                 f"{self._n_last}, at most {able.rollback} and not its first"
             )
 
@@ -179,7 +179,7 @@ class TextInContext(FileModel):
             raise KeyboardInterrupt
         if code == 1:
             raise ContextFull(
-                f"no room in the cache for {n_tokens} tokens behind {self.n_past} "
+                f"no room in the cache for {n_tokens} tokens after {self.n_past} "
                 f"(n_ctx {self.n_ctx}); load the model with a larger n_ctx"
             )
         if code == 2:

@@ -51,7 +51,7 @@ class LlamaCppHead(TextInContext, FileHead):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and grow a tree behind them; float32 [len(parents) + 1, vocab_size]."""
+        """Append tokens and grow a tree after them; float32 [len(parents) + 1, vocab_size]."""
         return decode_by_levels(self, tokens, parents, abort)
 
     def keep(self, path: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class FedBackHead(LlamaCppHead):
         if self._n_nodes:
             self.keep(())
         ends, n_tokens = chunk_ends(self, len(tokens), n_logits), len(tokens)
-        n_outputs = max(1, n_logits)  # nodes grow behind the state of the last token
+        n_outputs = max(1, n_logits)  # nodes grow after the state of the last token
         # in a call of their own: the engine's graph gives the first rows, whichever are wanted
         ends += [n_tokens - n_outputs, n_tokens]
         self._own, done = self._own[:0], 0
@@ -163,7 +163,7 @@ class FedBackHead(LlamaCppHead):
 
     def _check_root(self) -> None:
         if not len(self._own):
-            raise ValueError("nodes grow behind a token that `decode` has read last")
+            raise ValueError("nodes grow after a token that `decode` has read last")
 
     def _use(self, context: Any) -> None:
         super()._use(context)

@@ -215,7 +215,7 @@ class WholeBatch(Batch):
 
 
 class WholeRows(RowViews):
-    """The rows behind those that a `WholeBatch` has too many."""
+    """The rows after those that a `WholeBatch` has too many."""
 
     def __init__(self, context: Any, vocab_size: int, batch: WholeBatch) -> None:
         super().__init__(context, vocab_size, MAX_ROWS)
@@ -266,19 +266,19 @@ class Tappable(TextInContext):
                     f"{n_layer - 1}, {n_layer} is what comes out of the last one, and {FINAL} the "
                     "final states: take a head that was made for this model"
                 )
-        architecture, behind = self._architecture, {FINAL, n_layer}.intersection(layers)
+        architecture, after = self._architecture, {FINAL, n_layer}.intersection(layers)
         nextn = reads(architecture, n_layer)
         inputs = {layer for layer in layers if layer not in (FINAL, nextn)}
         given = architecture in GIVE_INPUTS and not missing(lib, LAYER_INPUTS)
         if not inputs or (given and n_layer not in inputs):
-            return GivenStates(layers, self.hidden_size, bool(behind - {nextn}), nextn)
+            return GivenStates(layers, self.hidden_size, bool(after - {nextn}), nextn)
         if lacks := missing(lib, WATCHING):
             raise ConfigError(
                 f"{name}: hidden states of its layers need {' and '.join(lacks)}, which "
                 f"{engine()} does not have; take a target of another architecture or install "
                 "another libllama"
             )
-        return WatchedStates(layers, self.hidden_size, bool(behind), self._names(layers))
+        return WatchedStates(layers, self.hidden_size, bool(after), self._names(layers))
 
     @property
     def _architecture(self) -> str:

@@ -31,7 +31,7 @@ def most_equal_rows(model: LlamaCppModel) -> int:
 
 
 def _equal_rows(model: LlamaCppModel, n_past: int) -> int:
-    """Return the same behind `n_past` tokens."""
+    """Return the same after `n_past` tokens."""
     tokens = [(7 * i + 3) % model.vocab_size for i in range(n_past + _WIDEST)]
     model.decode(tokens[:n_past], n_logits=0)
     alone = [model.decode([token]).logits[0].copy() for token in tokens[n_past:]]

@@ -101,7 +101,7 @@ def check_file(path: Path) -> None:
 
 class _Reader:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self.path, self.at = path, 4  # behind the magic
+        self.path, self.at = path, 4  # after the magic
         self._data, self._size = data, len(data)
         self._n_elements = 0  # of the arrays so far
 
@@ -211,7 +211,7 @@ class _Reader:
         return n
 
     def _need(self, n_bytes: int) -> int:
-        """Return `n_bytes` if the file has as many behind the place that was read last."""
+        """Return `n_bytes` if the file has as many after the place that was read last."""
         if n_bytes > self._size - self.at:
             self.truncated("its header", self.at + n_bytes)
         return n_bytes

@@ -188,7 +188,7 @@ class LlamaCppModel(Tappable):
         if not lib.llama_state_seq_set_data_ext(self._context, data, len(data), 0, PARTIAL_ONLY):
             raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
         if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
-            raise DecodeError(f"{self.path.name}: nothing can be dropped behind a checkpoint")
+            raise DecodeError(f"{self.path.name}: nothing can be dropped after a checkpoint")
         self.n_past, self._n_last = n_past, 0
 
     def switches(self) -> dict[str, tuple[Any, Any]]:

@@ -89,7 +89,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
             if max(depths) >= self.max_depth:
                 raise ValueError(
                     f"a node at depth {max(depths)}; there are {self.max_depth} MTP layers, the "
-                    "first of which guesses behind the text"
+                    "first of which guesses after the text"
                 )
             rows = np.empty((n, self.vocab_size), np.float32)
             self._own = np.concatenate([self._own, np.empty((n, self._width), np.float32)])
@@ -153,7 +153,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
 
     def _enter(self, parents: Sequence[int], text: int) -> tuple[list[range], list[int]]:
         """Drop the last token of the text, and return sequences and positions of it and of nodes
-        behind it.
+        after it.
         """
         self._n_nodes, self.n_past = 0, text
         n, most = len(parents), self.capabilities.max_rows - 1
@@ -164,7 +164,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
         return self._branches.enter(parents, text - 1)
 
     def _drop_nodes(self, text: int) -> None:
-        """Forget what a failure has left of nodes behind a text, whose last token may be gone."""
+        """Forget what a failure has left of nodes after a text, whose last token may be gone."""
         self._forget_nodes()
         self.n_past = min(self.n_past, text)
         self._branches.truncate(min(self.n_past, text - 1))

@@ -1,4 +1,4 @@
-"""MTP layers in a GGUF: layers behind a model's own that guess further tokens (multi-token
+"""MTP layers in a GGUF: layers after a model's own that guess further tokens (multi-token
 prediction, arXiv 2412.19437; GGUF calls them nextn). A file has them beside its model, or alone.
 
 What is missing in a file, or of a shape that llama.cpp has no graph for, would end the process when
@@ -29,7 +29,7 @@ _DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 class _Graph(NamedTuple):
     """The needs of llama.cpp's graph for the MTP layers of an architecture. most: layers; more
     would end the process. normed: they read the final states, not the output of the last layer.
-    feeds: the weights behind attention, one set of these. more: others that each layer has.
+    feeds: the weights after attention, one set of these. more: others that each layer has.
     """
 
     most: int

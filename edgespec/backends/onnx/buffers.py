@@ -88,14 +88,14 @@ class Buffers:
             self._bind_shapes(width, n_rows, cache)
         return n_rows
 
-    def branch(self, behind: Sequence[int], n_past: int) -> None:
+    def branch(self, after: Sequence[int], n_past: int) -> None:
         """Let the tokens that `bind` has bound be a tree: each sees what is on its own path, and
-        has the position of its depth. behind: the token that each follows, -1 for the last of the
+        has the position of its depth. after: the token that each follows, -1 for the last of the
         past.
         """
-        n, graph = len(behind), self._graph
+        n, graph = len(after), self._graph
         sees = np.eye(n, dtype=bool)
-        for i, parent in enumerate(behind):
+        for i, parent in enumerate(after):
             if parent >= 0:
                 sees[i] |= sees[parent]
         mask = np.zeros((1, 1, n, n_past + n), graph.inputs[graph.mask])

@@ -32,7 +32,7 @@ class Cache(Protocol):
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Let the tokens at ascending `positions` follow the first `n_past`, and forget all others
-        behind these. Returns how many of them are there now; the others have to be read again.
+        after these. Returns how many of them are there now; the others have to be read again.
         """
 
 
@@ -69,7 +69,7 @@ class SharedCache:
         """Do nothing: the graph has written in place."""
 
     def truncate(self, n_past: int) -> None:
-        """Do nothing: the next call writes over what is behind its past."""
+        """Do nothing: the next call writes over what is after its past."""
 
     def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
         """Return the tokens from `start` to `end` of each buffer."""

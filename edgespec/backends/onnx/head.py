@@ -77,8 +77,8 @@ class OnnxHead(FileHead):
         self.n_states, self.start = self._steps.n_states, 0
         self._n_read = 0  # tokens that `decode` has read
         self._run = AbortableRun(self.path)
-        self._depths: list[int] = []  # of the nodes behind them
-        self._has_root = False  # the state behind the last of them is known
+        self._depths: list[int] = []  # of the nodes after them
+        self._has_root = False  # the state after the last of them is known
         self.placement = {"provider": self._steps.provider, "trees": "yes"}
 
     @property
@@ -109,7 +109,7 @@ class OnnxHead(FileHead):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Guess on: append nodes, each with the head's own state behind its parent; float32
+        """Guess on: append nodes, each with the head's own state after its parent; float32
         [len(tokens), vocab_size], a view valid until the next call.
         """
         try:
@@ -185,7 +185,7 @@ class OnnxHead(FileHead):
             raise ValueError("a tree grows from the last token that was decoded; decode it first")
         if len(tokens) > MAX_ROWS or n_before + len(tokens) > MAX_NODES:
             raise ValueError(
-                f"{len(tokens)} nodes behind {n_before}; at most {MAX_ROWS} a call and {MAX_NODES} "
+                f"{len(tokens)} nodes after {n_before}; at most {MAX_ROWS} a call and {MAX_NODES} "
                 "in a tree"
             )
         if any(not -1 <= parent < n_before for parent in parents):
@@ -198,7 +198,7 @@ class OnnxHead(FileHead):
             )
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(
-                f"{len(tokens)} nodes do not fit behind {self.n_past} tokens in a context of "
+                f"{len(tokens)} nodes do not fit after {self.n_past} tokens in a context of "
                 f"{self.n_ctx}; load the head with a larger n_ctx"
             )
         return Nodes(tokens, parents, depths, n_before)

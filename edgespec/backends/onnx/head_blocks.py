@@ -1,4 +1,4 @@
-"""DFlash's graphs: what the target's states become is kept, and a block is guessed behind them."""
+"""DFlash's graphs: what the target's states become is kept, and a block is guessed after them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Blocks:
     """A head that guesses a block of tokens in one evaluation (DFlash, arXiv 2602.06036).
 
     Its cache has keys and values of the target's states before each token that was read. Of these
-    tokens only the last says something to the head: the block is that one and masked places behind.
+    tokens only the last says something to the head: the block is that one and masked places after.
     size: most tokens of the cache. chunk: most tokens a call.
     """
 
@@ -53,7 +53,7 @@ class Blocks:
         self._all = np.zeros((1, self.n_guesses, self.width), np.float32)
         self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
         self._last = 0  # token of the text
-        self._is_guessed = False  # what `_all` has is behind it
+        self._is_guessed = False  # what `_all` has is after it
 
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
@@ -63,8 +63,8 @@ class Blocks:
         self._append(taps, n_past, run)
         end = n_past + len(tokens)
         for i in range(n_rows):
-            behind = i - n_rows  # the last row of all comes last
-            self._guess(tokens[behind], end + behind + 1, run)
+            after = i - n_rows  # the last row of all comes last
+            self._guess(tokens[after], end + after + 1, run)
             self._rows[i] = self._all[0, 0]
         self._last = tokens[-1]
         self._is_guessed = n_rows > 0
@@ -89,7 +89,7 @@ class Blocks:
         run(self._fuse, binding)
 
     def _guess(self, token: int, n_states: int, run: Run) -> None:
-        """Fill `_all` with the rows behind a token that follows so many states."""
+        """Fill `_all` with the rows after a token that follows so many states."""
         binding = self._head.io_binding()
         self._block[0, 0] = token
         bind_input(binding, "input_ids", self._block)

@@ -73,7 +73,7 @@ class Mixture:
         return self._logits[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Append nodes behind what was read; each sees its own path only."""
+        """Append nodes after what was read; each sees its own path only."""
         n, first = len(nodes.tokens), nodes.n_before
         sees = np.ones((n, n_past + first + n), bool)
         for i, parent in enumerate(nodes.parents):

@@ -29,7 +29,7 @@ _NO_HEAD = "it is no head as edgespec convert writes them"
 
 
 class Nodes(NamedTuple):
-    """Nodes that are added to a tree of `n_before`. depths: 0 for those behind the root."""
+    """Nodes that are added to a tree of `n_before`. depths: 0 for those after the root."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -88,12 +88,12 @@ class Steps(Protocol):
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
     ) -> Floats:
-        """Read tokens behind so many, each with the target's states before it, [n, layers *
+        """Read tokens after so many, each with the target's states before it, [n, layers *
         hidden_size]; rows of the last `n_rows`. The last token is the root of what `guess` adds.
         """
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Add nodes to the tree behind the root; a row for each. n_past: tokens before the tree."""
+        """Add nodes to the tree after the root; a row for each. n_past: tokens before the tree."""
 
 
 class Layered:
@@ -150,7 +150,7 @@ class Layered:
         return self._logits[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Append nodes behind what was read; each sees its own path only."""
+        """Append nodes after what was read; each sees its own path only."""
         n, first = len(nodes.tokens), nodes.n_before
         total = n_past + first + n
         bias = self._bias[: n * total].reshape(n, total)

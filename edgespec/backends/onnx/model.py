@@ -85,7 +85,7 @@ class OnnxModel(FileModel):
         self.cached_size = 2 * self.graph.heads * self.graph.head_size
         self._n_past = 0  # tokens in the cache
         self._nodes: Sequence[int] = ()  # of the tree just evaluated
-        self._unread: list[int] = []  # behind them: tokens that go before the next ones
+        self._unread: list[int] = []  # after them: tokens that go before the next ones
         self.pads = False
         self._top: TopRows | None = None
         self._buffers = Buffers(self._session, self.graph, chunk, self.n_ctx)
@@ -97,7 +97,7 @@ class OnnxModel(FileModel):
             self.capabilities = replace(self.capabilities, max_leaves=MAX_ROWS - 1)
         self._padding: Padding = noise.padding(self.config.batch_invariant)
         self.pads = self._padding != "never"
-        if self.pads:  # the last token needs another one behind it
+        if self.pads:  # the last token needs another one after it
             self.n_ctx = min(self.n_ctx, longest - 1)
             self.capabilities = replace(self.capabilities, min_tokens=2)
         self.placement = {
@@ -134,8 +134,8 @@ class OnnxModel(FileModel):
         if n_before:
             parts += copied(self.decode(tokens[:n_before], 0, abort).hidden)
         if self.n_past or len(parents) < 2:
-            behind = [-1, *(parent + 1 for parent in parents)] if parents else []
-            rows, last = self._evaluate(tokens[n_before:], n_rows, abort, behind)
+            after = [-1, *(parent + 1 for parent in parents)] if parents else []
+            rows, last = self._evaluate(tokens[n_before:], n_rows, abort, after)
         else:  # attention counts positions by itself where there is no past
             root = self.decode(tokens[:1], 1, abort)
             above, parts = root.logits.copy(), copied(root.hidden)
@@ -255,22 +255,22 @@ class OnnxModel(FileModel):
         tokens: Sequence[int],
         n_logits: int,
         abort: Abort | None,
-        behind: Sequence[int] = (),
+        after: Sequence[int] = (),
     ) -> Outputs:
-        """Append tokens. behind: of a tree, the token that each follows, -1 for what is before."""
+        """Append tokens. after: of a tree, the token that each follows, -1 for what is before."""
         if len(self._unread) + len(tokens) > self.capabilities.max_batch:
             unread, self._unread = self._unread, []
             self._evaluate(unread, 0, abort)
         if n_first := len(self._unread):
             tokens = [*self._unread, *tokens]
-            behind = behind and [*range(-1, n_first - 1), *(i + n_first for i in behind)]
+            after = after and [*range(-1, n_first - 1), *(i + n_first for i in after)]
         n = len(tokens)
         width = 2 if n == 1 and self.pads else n
         n_added = width - n
         buffers, cache = self._buffers, self._cache
         n_rows = buffers.bind(tokens, width, self._n_past, n_logits + n_added, cache)
-        if behind:
-            buffers.branch(behind, self._n_past)
+        if after:
+            buffers.branch(after, self._n_past)
         self._run(self._session, buffers.native, abort, self._n_past)
         cache.keep(buffers.native)
         self._n_past += n

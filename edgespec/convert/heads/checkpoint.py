@@ -53,7 +53,7 @@ class HeadCheckpoint:
     token, "text" and "cross". states_first: MTP's fc reads a state before the token's embedding.
     mask_token: stands for the tokens that DFlash guesses. windows: of each of its layers, the
     distance from which on places are out of sight, 0 for none. causal: of each, whether it sees
-    nothing behind a token.
+    nothing after a token.
     embedding_scale, logit_scale: embeddings and logits are multiplied by them; then logits are cut
     softly at `softcap`, 0 for not.
 

@@ -15,7 +15,7 @@ Angles = tuple[str, str]
 
 def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
     """Write fuse.onnx, which makes keys and values of the target's states, and head.onnx, which
-    guesses a block behind them.
+    guesses a block after them.
     """
     _write_fuse(new(job))
     _write_head(new(job))
@@ -78,7 +78,7 @@ def _scaled(graph: Graph, logits: str) -> str:
 
 
 def _angles(graph: Graph, positions: str) -> Angles:
-    """Return cosines and sines of positions; a block lies behind the longest text, too."""
+    """Return cosines and sines of positions; a block lies after the longest text, too."""
     longest = graph.job["n_ctx"] + graph.job["n_heads"] + 1
     return graph.angles(graph.job["decoder"]["rotation"], positions, longest)
 

@@ -97,7 +97,7 @@ def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
 def agreements(
     head: Head, target: Model, candidates: Sequence[tuple[int, ...]], prompt: Sequence[int]
 ) -> list[float]:
-    """Return for each choice of layers the share of the N_TOKENS greedy tokens of a target behind a
+    """Return for each choice of layers the share of the N_TOKENS greedy tokens of a target after a
     prompt that a head guesses from their states. The first of them is given.
 
     The head was opened for the target. Both begin anew, and the target gives no states afterwards.

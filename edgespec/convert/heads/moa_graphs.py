@@ -65,9 +65,9 @@ def _write_head(graph: Graph) -> None:
     queries = graph.turned(_split(graph, "text", "q", read), turn)
     state = _layer(graph, "text", state, graph.mixed(queries, keys, values, text, bias))
     # The state that a token looks at is of the token before it, and has that one's position.
-    behind = graph.op("Add", at, graph.const(np.array(1)))
+    after = graph.op("Add", at, graph.const(np.array(1)))
     read = graph.norm("cross.input_layernorm", state, cross["eps"])
-    turn = graph.angles(cross["rotation"], behind, longest)
+    turn = graph.angles(cross["rotation"], after, longest)
     queries = graph.turned(_split(graph, "cross", "q", read), turn)
     state = _layer(graph, "cross", state, graph.mixed(queries, context[0], context[1], cross, seen))
     graph.output("logits", graph.linear("lm_head", state), 1, "rows", job["head_vocab_size"])
@@ -102,7 +102,7 @@ def _keep(graph: Graph, part: str, i: int, read: str, angles: tuple[str, str]) -
 
 
 def _layer(graph: Graph, part: str, state: str, mixed: str) -> str:
-    """Return the state behind a layer whose attention has mixed this."""
+    """Return the state after a layer whose attention has mixed this."""
     state = graph.op("Add", state, graph.linear(f"{part}.o", mixed))
     eps = graph.job["parts"][part]["eps"]
     return graph.op("Add", state, graph.feed_forward(state, eps, f"{part}."))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
-    """Write head.onnx: a state and the token behind it become the next state, and its row."""
+    """Write head.onnx: a state and the token after it become the next state, and its row."""
     graph, layer = new(job), job["decoder"]
     eps, width = layer["eps"], layer["width"]
     ids = graph.input("input_ids", 1, "n", integer=True)

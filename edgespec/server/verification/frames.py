@@ -115,7 +115,7 @@ class FrameHandler:
             return
         if frame.length + len(frame.ids) > self._target.n_ctx:
             raise ContextFull(
-                f"a draft of {len(frame.ids)} tokens behind {frame.length} came, the context has "
+                f"a draft of {len(frame.ids)} tokens after {frame.length} came, the context has "
                 f"room for {self._target.n_ctx}"
             )
         if frame.length < len(context):  # what the target went on with by itself is not wanted

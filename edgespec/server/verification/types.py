@@ -63,7 +63,7 @@ class DeviceSession:
     token: the name under which the device resumes; empty once the session is forgotten.
     version: of the protocol, which its last connection speaks.
     send: the connection that is in charge; None if there is none.
-    inbox: frames that are not handled yet, each behind the time of its arrival and its version.
+    inbox: frames that are not handled yet, each after the time of its arrival and its version.
     allowance: frames that may come now without breaking the limit.
 
     reading: the prompt is being read into the cache.

@@ -91,7 +91,7 @@ class Rounds:
         return self.due <= self._last
 
     def ask(self, n_ahead: int) -> int:
-        """Start a round behind all others, with n_ahead unasked ones after it; return it."""
+        """Start a round after all others, with n_ahead unasked ones after it; return it."""
         self.skip()
         self._last = self.due + n_ahead
         return self.due
@@ -99,7 +99,7 @@ class Rounds:
     def extend(self, n_ahead: int, most: int) -> int | None:
         """Return up to which round the server should go on, None if it need not be told yet.
 
-        n_ahead: tokens that are wanted behind the one that is due. most: what the server allows.
+        n_ahead: tokens that are wanted after the one that is due. most: what the server allows.
         """
         if self._last - self.due >= n_ahead // 2:
             return None

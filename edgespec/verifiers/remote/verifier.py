@@ -258,7 +258,7 @@ class RemoteVerifier:
         self._connection.sleep(busy.retry_ms / 1e3 * random.uniform(1, 1.5))
 
     def _n_ahead(self) -> int:
-        """Return how many tokens the server may emit by itself behind the one that is due."""
+        """Return how many tokens the server may emit by itself after the one that is due."""
         wanted = self._context.n_wanted(self._request, self.n_ctx)
         return max(0, min(wanted, self._connection.opened.max_ahead))
 

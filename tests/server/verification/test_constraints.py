@@ -146,7 +146,7 @@ def test_options_that_are_refused(options, code, said):
 
 
 def test_reasoning_ends_where_its_budget_does():
-    """Behind the opening two tokens are free, then come the one that closes and the rest."""
+    """After the opening two tokens are free, then come the one that closes and the rest."""
     for most in (0, 2, 5):
         device = begun(ANSWER | {"reasoning_budget": most}, logit_bias={25: 50.0})
         device.ask(0, [A, 25, 25, 25], ahead=9)

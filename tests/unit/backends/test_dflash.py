@@ -51,7 +51,7 @@ def head(opened):
 
 
 def block(states, n, token, start=0, known=0, reference=None):
-    """Return the rows of all depths behind a text of n tokens, the last of which is `token`."""
+    """Return the rows of all depths after a text of n tokens, the last of which is `token`."""
     reference = reference or tiny_dflash.Reference(tiny_dflash.dflash_weights())
     first = max(start - 1, known, 0)
     positions = np.arange(first, n - 1)
@@ -59,7 +59,7 @@ def block(states, n, token, start=0, known=0, reference=None):
 
 
 def rows_of(head, tokens):
-    """Read tokens and return the rows of all depths behind them."""
+    """Read tokens and return the rows of all depths after them."""
     rows = [head.decode(tokens).logits[0].copy()]
     for depth in range(DEPTH - 1):
         rows.append(head.grow([5], [depth - 1]).logits[0].copy())
@@ -76,7 +76,7 @@ def test_its_facts(head):
 @pytest.mark.parametrize("n", [1, 2, 5, 40, 150])
 def test_rows_are_those_of_numpy(head, states, n):
     expected = block(states, n, LONG[n - 1])
-    for _ in range(2):  # the block leaves nothing behind
+    for _ in range(2):  # the block leaves nothing after
         assert near(rows_of(head, LONG[:n]), expected)
         assert head.n_past == n
         head.truncate(n - 1)

@@ -83,7 +83,7 @@ def test_the_states_of_a_kept_path_are_its_own():
     model.tap((1,))
     cache = TokenCache(model, found)
     cache.decode([0, 1])
-    cache.decode_tree([2, 3, 4, 5, 6], (-1, 0, -1, 2))  # nodes 3 4 and 5 6 behind token 2
+    cache.decode_tree([2, 3, 4, 5, 6], (-1, 0, -1, 2))  # nodes 3 4 and 5 6 after token 2
     cache.keep((2, 3))
     assert found.of(0, 5)[:, 0].tolist() == [
         [i, token, 1] for i, token in enumerate([0, 1, 2, 5, 6])

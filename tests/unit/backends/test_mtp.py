@@ -86,7 +86,7 @@ class Layers:
         return np.array(rows), own
 
     def path(self, tokens, own):
-        """Return the row behind a path of tokens behind the text, which is left as it was."""
+        """Return the row after a path of tokens after the text, which is left as it was."""
         n, states = len(self._layers[0].keys), [own]
         for depth in range(1, len(tokens) + 1):
             layer = self._layers[depth if len(self._layers) > 1 else 0]

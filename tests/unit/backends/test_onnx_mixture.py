@@ -77,8 +77,8 @@ def reference(graph):
 
 
 def expected(reference, target, text, path=(), start=0):
-    """Return rows behind each token of a text that the target has evaluated but for the last, and
-    of a path behind it.
+    """Return rows after each token of a text that the target has evaluated but for the last, and
+    of a path after it.
     """
     kept = target.cached(max(start - 1, 0), start + len(text) - 1)
     if not start:

@@ -46,7 +46,7 @@ def model(models):
 
 @pytest.fixture
 def expected(models):
-    """Return the row behind a text, evaluated at once."""
+    """Return the row after a text, evaluated at once."""
 
     def row(tokens):
         models[1].truncate(0)
@@ -160,7 +160,7 @@ def test_what_is_gone_is_not_taken_back(model, expected, calls, n_past):
         tokens = [(7 * len(text) + i) % 250 + 3 for i in range(n)]
         model.decode(tokens)
         text += tokens
-    with pytest.raises(CannotTruncate, match="tokens cannot be dropped behind an evaluation of"):
+    with pytest.raises(CannotTruncate, match="tokens cannot be dropped after an evaluation of"):
         model.truncate(n_past)
     assert near(model.decode([9]).logits[0], expected([*text, 9]))
 

@@ -47,7 +47,7 @@ def toy(agreement, **options):
 
 
 def follows(agreement, context, drafted, row):
-    """Return True if a row holds the likeliest tokens behind a draft, with their probabilities."""
+    """Return True if a row holds the likeliest tokens after a draft, with their probabilities."""
     probs = probs_of(agreement)([*context, *drafted])
     ids = sorted(probs.nonzero()[0], key=lambda token: -probs[token])
     assert [prob for _, prob in row] == pytest.approx([probs[token] for token in ids], abs=1e-3)
@@ -242,7 +242,7 @@ def test_what_a_draft_model_says_where_it_was_recorded(model, behind, row):
 @pytest.mark.parametrize(
     ("behind", "sure"),
     [
-        ([*TEXT[:2], 2001], TAIL[0]),  # a third choice: as sure as behind the first
+        ([*TEXT[:2], 2001], TAIL[0]),  # a third choice: as sure as after the first
         ([*TEXT[:2], 2000, 2020], TAIL[1]),
         ([*TEXT[:2], 2000, 2010, 2011, 2012], TAIL[2]),  # longer than what is recorded
         ([*TEXT[:2], 2000, TEXT[3]], TAIL[1]),

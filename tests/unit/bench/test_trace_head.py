@@ -25,7 +25,7 @@ QUALITY = HeadQuality((0.75, 0.6, 0.5))
 
 
 class Pair:
-    """A target behind some of the answer, and a head that has read as much."""
+    """A target after some of the answer, and a head that has read as much."""
 
     def __init__(self, quality=QUALITY, seed=0):
         self.clock = Clock()
@@ -53,7 +53,7 @@ def ranked(row, n=4):
 
 
 def rows_by_depth(n_depths, step, quality=QUALITY):
-    """Return, by depth, (position, choices) behind right drafts."""
+    """Return, by depth, (position, choices) after right drafts."""
     pair, found = Pair(quality), [[] for _ in range(n_depths)]
     for position in range(0, N - n_depths, step):
         found[0].append((position, ranked(pair.first_row(position))))
@@ -153,7 +153,7 @@ def test_a_block_is_guessed_at_once():
     assert pair.clock.now - before == pytest.approx(0.15 * 0.020)
     sure = [ranked(row)[0][1] for row in rows]
     assert min(sure[:3]) > 0.31
-    assert ranked(rows[3])[0] == (0, pytest.approx(0.3, abs=1e-3))  # behind the block
+    assert ranked(rows[3])[0] == (0, pytest.approx(0.3, abs=1e-3))  # after the block
 
 
 @pytest.mark.parametrize("head", HEADS)

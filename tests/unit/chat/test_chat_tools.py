@@ -244,7 +244,7 @@ def test_a_call_that_is_asked_for_is_not_put_off_by_blanks_without_end(template)
         constraint = engine.constraint(edgespec.SamplingParams(), options, "<assistant>")
         blank = ord(" ")
         allowed = [constraint.matcher().allows(blank, [blank] * n) for n in range(6)]
-        assert not all(allowed)  # behind what is not allowed everything is
+        assert not all(allowed)  # after what is not allowed everything is
 
 
 def test_calls_without_results_stand_as_no_result():

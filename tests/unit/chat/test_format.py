@@ -80,7 +80,7 @@ def call(name, arguments, index=0):
 
 
 def written(name, options, calls=CALLS, **fields):
-    """Return a prompt and the answer that a template writes behind it."""
+    """Return a prompt and the answer that a template writes after it."""
     encoder = ConversationEncoder(FormTokenizer(TEMPLATES[name]), parse_special=True)
     asked = {"role": "user", "content": "Well?"}
     message = {"role": "assistant", "content": "", **fields}
@@ -93,7 +93,7 @@ def written(name, options, calls=CALLS, **fields):
 
 
 def follow(name, prompt, answer, options, params=None):
-    """Return the matcher behind an answer; an answer that is not allowed raises DecodeError."""
+    """Return the matcher after an answer; an answer that is not allowed raises DecodeError."""
     tokenizer = FormTokenizer(TEMPLATES[name])
     constraint = AnswerConstraints(Constraints(tokenizer), learned(name)).of(
         params or SamplingParams(), options, prompt

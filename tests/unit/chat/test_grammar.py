@@ -168,7 +168,7 @@ def budgeted(name, rendered, budget, tokenizer=None, template=None):
 
 
 def test_a_budget_with_several_tokens_that_end_it():
-    """They come one behind the other, behind a character and behind reasoning that began them."""
+    """They come one after the other, after a character and after reasoning that began them."""
     opened = TEMPLATES["opened"].replace("think>", "thinking>")
     closing = tokens("</thinking>")
     assert len(closing) > 1

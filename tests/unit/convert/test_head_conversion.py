@@ -44,7 +44,7 @@ def target(tmp_path):
 
 
 def rows(folder, n_guesses=1):
-    """Return rows behind a text and behind a guess."""
+    """Return rows after a text and after a guess."""
     head = backend.open_head(folder, EngineConfig(n_ctx=64, n_threads=1), folders.target())
     head.features.append(0, folders.states(len(TEXT), len(head.layers)))
     found = [head.decode(TEXT).logits[0].copy()]

@@ -73,7 +73,7 @@ def test_all_that_is_added_to_graphs_goes_together(tmp_path):
 
 
 def test_sums_that_other_programs_share_constants_of_are_told_apart(tmp_path):
-    """Exporters give all norms one epsilon, of which every value behind the first norm is made."""
+    """Exporters give all norms one epsilon, of which every value after the first norm is made."""
     path = onnx_models.save(tmp_path, norm="plain", indexed=True, shared=False)
     model = onnx.load(path)
     arrays = {}

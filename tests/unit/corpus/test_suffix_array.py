@@ -81,7 +81,7 @@ def test_one_token_more_at_a_time(found, begin, n):
             assert len(places(text, wanted[:-1])) > 1
             return
         assert match.length == len(wanted)
-        if match.length > 16:  # behind so many the latest counts
+        if match.length > 16:  # after so many the latest counts
             assert match.high - match.low == 1
             all_places = all_places if len(all_places) == 1 else [None]
         else:

@@ -78,7 +78,7 @@ def test_they_may_have_been_there_first(known):
 
 
 def loaded(machine, seconds=1.0, **options):
-    """Return what decodes behind the loading of a model, which used one core."""
+    """Return what decodes after the loading of a model, which used one core."""
     meter = machine.meter()
     machine.pass_time(seconds, 1)
     decoding = Decoding(machine, **options)

@@ -215,7 +215,7 @@ def test_what_ended_the_answer_was_right_nevertheless():
     drafter.accept(Verified((3, 4)))
     once = Confidence()
     for kind in (SURE, UNSURE):
-        once.observe(kind, True, behind_accepted=False)
+        once.observe(kind, True, after_accepted=False)
     assert list(probs(drafter).values()) == once.probs
 
 

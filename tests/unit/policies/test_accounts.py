@@ -297,7 +297,7 @@ def test_speed_of_a_draft_model_is_its_own():
 
 def test_costs_are_those_of_the_length():
     made = Adaptive(Costs(Profile(Curve((0, 100), (1, 2), ((1.0, 1.0), (2.0, 2.0))), None, 0.0)))
-    observe(made, a_step(3, 3, n_past=104, verify_s=2.0))  # it began behind 100
+    observe(made, a_step(3, 3, n_past=104, verify_s=2.0))  # it began after 100
     assert [made.costs.plain_s(n) for n in (640, 1280)] == pytest.approx([7.4, 13.8])
 
 
@@ -370,7 +370,7 @@ def test_reading_that_was_not_won_back_is_put_off():
 
 
 def limits(*lengths, max_tokens=None, won=0):
-    """Return what an answer may lose behind others that won so many tokens, and ones that lost."""
+    """Return what an answer may lose after others that won so many tokens, and ones that lost."""
     found = []
     for budget in (100, -100):
         made = Accounts(won=0)

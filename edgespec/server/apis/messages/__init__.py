@@ -106,7 +106,7 @@ def _system(system: str | list[TextBlock] | None) -> list[str]:
     """Return the texts of a system prompt.
 
     Claude Code puts a block for the accounting of its provider before them. It is no text for a
-    model, and another one in every request, so that nothing behind it could be reused.
+    model, and another one in every request, so that nothing after it could be reused.
     """
     if isinstance(system, str):
         return [system]
