@@ -181,17 +181,19 @@ class Engine:
         errors of these come with the first event. Cancelling the task that waits for an event
         cancels the request; who then goes on reading gets the rest of it, its completion included.
         """
-        from .decoding.async_stream import AsyncStream
+        return self.arun(
+            prompt, self.sampling.params(sampling), owner=owner, constraint=constraint,
+            prediction=prediction,
+        )  # fmt: skip
 
-        params = self.sampling.params(sampling)
+    def arun(self, prompt: Prompt, params: SamplingParams, **given: Any) -> AsyncStream:
+        """Run one request with these settings as they are, for asyncio; given: as for `run`."""
+        from .decoding.async_stream import AsyncStream  # asyncio: only programs that use it pay
+
         interrupt = self.begin(params)
 
         def events() -> Iterator[Event]:
-            ids = self.encode(prompt)
-            yield from self.run(
-                ids, params, interrupt=interrupt, owner=owner, constraint=constraint,
-                prediction=prediction,
-            )  # fmt: skip
+            yield from self.run(self.encode(prompt), params, interrupt=interrupt, **given)
 
         return AsyncStream(events(), interrupt)
 

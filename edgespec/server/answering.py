@@ -54,7 +54,7 @@ class Answering:
         async def endpoint(request: Request) -> Response:
             asked = await of_body(request, lambda body: api.parse(body, self._serving))
             self._preparation.check_model(asked.model)
-            with told_of(asked, request):
+            with _errors_about(asked, request):
                 if api.counts:
                     count = await self._preparation.count(request, asked)
                     return JSONResponse({"input_tokens": count})
@@ -112,13 +112,13 @@ class Answering:
             self._metrics.queue_time.observe(before - arrived_s)
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
             for index, prompt in enumerate(prepared.prompts):
-                reading = Reading(prepared.reader, prepared.params)
-                stream = self._engine.astream(
+                reading = Reading(prepared.reader, asked.request.params)
+                stream = self._engine.arun(
                     prompt,
+                    asked.request.params,
                     owner=client.owner,
                     constraint=prepared.constraint,
                     prediction=prepared.prediction,
-                    **asked.request.sampling,
                 )
                 async with contextlib.aclosing(stream) as events:
                     async for event in events:
@@ -218,7 +218,7 @@ class EventStream(Response):
 
 
 @contextlib.contextmanager
-def told_of(asked: Asked, request: Request) -> Iterator[None]:
+def _errors_about(asked: Asked, request: Request) -> Iterator[None]:
     """Raise errors about a conversation as errors about the field that it was given in."""
     try:
         yield

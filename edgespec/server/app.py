@@ -77,7 +77,10 @@ def create_app(
         background = [*background, sessions.running]
     operations = _Operations(queue, metrics, settings)
     serving = Serving(
-        settings.model, engine.tokenizer, f"edgespec-{__version__}", settings.sampling
+        settings.model,
+        engine.tokenizer,
+        f"edgespec-{__version__}",
+        lambda named: engine.sampling.params({**settings.sampling, **named}),
     )
     endpoints = (
         operations,

@@ -49,7 +49,6 @@ class Prepared(NamedTuple):
     """
 
     prompts: Sequence[list[int]]
-    params: SamplingParams
     constraint: Constraint | None = None
     reader: Reader | None = None
     prediction: Sequence[int] = ()
@@ -58,13 +57,14 @@ class Prepared(NamedTuple):
 class Serving(NamedTuple):
     """The model that is served, as far as APIs tell of it.
 
-    sampling: fields of SamplingParams for requests that do not name them.
+    params: returns the settings of a request that names some fields of SamplingParams; raises
+    ConfigError for values that are out of range or contradict each other.
     """
 
     model: str
     tokenizer: Tokenizer
     fingerprint: str
-    sampling: Mapping[str, Any]
+    params: Callable[[Mapping[str, Any]], SamplingParams]
 
 
 class Answer:

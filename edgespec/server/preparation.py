@@ -18,7 +18,7 @@ from ..chat.encoder import ConversationEncoder
 from ..chat.messages import Message
 from ..chat.options import AnswerOptions
 from ..chat.request import GenerationRequest
-from ..config import SamplingParams, build
+from ..config import SamplingParams
 from ..constraints.compiler import compiled_at_once
 from ..decoding.prompts import check_size, collect, prediction_ids
 from ..engine import Engine
@@ -99,15 +99,13 @@ class Preparation:
         503 if the server ends.
         """
         found = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
-        params = build(SamplingParams, asked.request.sampling)
-        prepared = Prepared(found.prompts, params, prediction=found.prediction)
         if found.options is None and not asked.form:
-            return prepared
+            return Prepared(found.prompts, prediction=found.prediction)
         owner = client_of(request.scope).owner
 
         def work(stopped: Stopped) -> Prepared:
             try:
-                return self._compiled(prepared, found, owner, stopped)
+                return self._compiled(asked.request.params, found, owner, stopped)
             except ConfigError as error:
                 raise bad_value(self._place_of(asked, owner), str(error)) from None
 
@@ -165,14 +163,14 @@ class Preparation:
         return None if options == AnswerOptions() and form.reasoning is None else options
 
     def _compiled(
-        self, prepared: Prepared, found: _Tokenized, owner: str, stopped: Stopped
+        self, params: SamplingParams, found: _Tokenized, owner: str, stopped: Stopped
     ) -> Prepared:
-        engine, params, options = self._engine, prepared.params, found.options
+        engine, options = self._engine, found.options
         reader = engine.reader(params, options, found.rendered, owner) if options else None
         if stopped():
             raise shutting_down()
         constraint = engine.constraint(params, options, found.rendered, owner)
-        return prepared._replace(constraint=constraint, reader=reader)
+        return Prepared(found.prompts, constraint, reader, found.prediction)
 
     def _place_of(self, asked: Asked, owner: str) -> str:
         """Return which field of a request holds what cannot be followed."""

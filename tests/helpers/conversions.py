@@ -8,10 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from edgespec import Completion, Event, Part, Stats, ToolCall, ToyTokenizer
+from edgespec import Completion, Event, Part, SamplingParams, Stats, ToolCall, ToyTokenizer
 from edgespec.server.base import Answer, Asked, Serving, Writer
 
-SERVING = Serving("toy", ToyTokenizer(["a", "</s>"], [1]), "f", {})
+SERVING = Serving(
+    "toy", ToyTokenizer(["a", "</s>"], [1]), "f", lambda named: SamplingParams(**named)
+)
 USAGE = {"prompt": 10, "cached": 7, "emitted": 5, "reasoning": 3}
 SAID = [  # the parts of an answer with everything
     Part("reasoning", "Hm"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec import Part
+from edgespec import Part, SamplingParams
 from edgespec.server.apis.messages import parse, parse_count
 from edgespec.server.apis.messages.writer import MessagesWriter
 from edgespec.server.base import Asked
@@ -57,7 +57,7 @@ def test_a_plain_request():
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
     ]
-    assert request.sampling == {"max_tokens": 5, "stop": ["x"]} | settings
+    assert request.params == SamplingParams(max_tokens=5, stop=["x"], **settings)
 
 
 def test_a_conversation_with_calls_as_clients_send_it_back():
@@ -173,7 +173,7 @@ def test_thinking_and_formats():
     config = {"effort": "high", "format": {"type": "json_schema", "schema": schema}}
     found = asked(thinking={"type": "adaptive", "display": "omitted"}, output_config=config)
     assert found.request.options.template_kwargs == {"reasoning_effort": "high"}
-    assert found.request.sampling["schema"] == schema
+    assert found.request.params.schema == schema
     assert found.form == "output_config.format"
 
 

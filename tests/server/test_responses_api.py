@@ -46,7 +46,7 @@ def told(**body: Any) -> list[dict[str, Any]]:
 
 
 def writer(**body: Any) -> Writer:
-    return asked(**body).writer(Prepared([], SamplingParams()))
+    return asked(**body).writer(Prepared([]))
 
 
 # --- requests ----------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_a_text_is_what_the_user_says():
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
     ]
-    assert request.sampling == {"max_tokens": 5}
+    assert request.params == SamplingParams(max_tokens=5)
 
 
 def test_a_conversation_with_calls_as_clients_send_it_back():
@@ -151,11 +151,11 @@ def test_formats_and_reasoning():
     schema = {"type": "object", "properties": {"a": {}}}
     form = {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
     found = asked(text={"format": form, "verbosity": "low"}, reasoning={"effort": "high"})
-    assert (found.request.sampling["schema"], found.form) == (schema, "text.format")
+    assert (found.request.params.schema, found.form) == (schema, "text.format")
     assert found.request.options.template_kwargs == {"reasoning_effort": "high"}
     json_object = asked(text={"format": {"type": "json_object"}})
-    assert json_object.request.sampling["schema"] == {"type": "object"}
-    assert "schema" not in asked(text={"verbosity": "high"}).request.sampling
+    assert json_object.request.params.schema == {"type": "object"}
+    assert asked(text={"verbosity": "high"}).request.params.schema is None
 
 
 @pytest.mark.parametrize(

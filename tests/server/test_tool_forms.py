@@ -69,7 +69,6 @@ def test_a_tool_that_is_not_strict_may_have_what_cannot_be_followed(client):
     if choice["finish_reason"] == "tool_calls":
         [call] = choice["message"]["tool_calls"]
         arguments = json.loads(call["function"]["arguments"])
-        assert isinstance(arguments["n"], int)
-        assert isinstance(arguments["mail"], str)
+        assert arguments.keys() >= {"mail", "n", "any"}
     function["strict"] = True
     assert client.post(CHAT, json=body).status_code == 400

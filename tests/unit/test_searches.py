@@ -38,7 +38,6 @@ MADE = {  # settings of requests
     "edgespec/measure/doctor.py": "a check",
     "edgespec/protocol/fields.py": "what a device has merged",
     "edgespec/sampling/defaults.py": "the one place",
-    "edgespec/server/apis/sampling.py": "a check",
     "edgespec/server/preparation.py": "the form of an answer",
     "edgespec/server/settings.py": "a check",
     "edgespec/verifiers/completions.py": "a measurement",

@@ -13,7 +13,7 @@ from ..base import Answer, Asked, Serving
 from ..errors import bad_value
 from .fields import Generation, TokenId, Top, about, only, read
 from .openai_writer import CompletionsWriter, Offsets, shown, told_of
-from .sampling import checked, form_of, given_of
+from .sampling import form_of, given_of
 
 _TOKENS = 16  # of an answer, as at OpenAI: base models rarely end by themselves
 
@@ -47,10 +47,10 @@ def parse(body: bytes, serving: Serving) -> Asked:
     param, form = form_of(given)
     if given.logprobs is not None:
         fields["logprobs"] = given.logprobs
-    sampling = checked({"max_tokens": _TOKENS, **serving.sampling, **fields, **form})
-    told = told_of(given, serving, logprobs="logprobs" in sampling)
+    params = serving.params({"max_tokens": _TOKENS, **fields, **form})
+    told = told_of(given, serving, logprobs=params.logprobs is not None)
     return Asked(
-        request=GenerationRequest(prompts=_prompts(given.prompt), sampling=sampling),
+        request=GenerationRequest(prompts=_prompts(given.prompt), params=params),
         writer=lambda prepared: TextWriter(told),
         model=given.model,
         stream=bool(given.stream),

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ...config import SamplingParams, build
+from ...config import SamplingParams
 from ..errors import bad_value
 from .fields import SEEDS, Generation, given_fields
 
@@ -30,14 +30,6 @@ def given_of(request: Any) -> dict[str, Any]:
     if "repetition_detection" in given:
         given["repetition_detection"] = given_fields(given["repetition_detection"])
     return given
-
-
-def checked(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of SamplingParams. Raises ConfigError for values that are out of range or
-    contradict each other.
-    """
-    build(SamplingParams, fields)
-    return fields
 
 
 def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Mapping[str, Any]]:

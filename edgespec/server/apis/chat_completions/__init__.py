@@ -9,7 +9,7 @@ from ...base import Asked, Serving
 from ...errors import bad_value
 from ..fields import read
 from ..openai_writer import told_of
-from ..sampling import checked, form_of, given_of
+from ..sampling import form_of, given_of
 from ..tools import Choice, GivenTool, Tools
 from .structs import (
     AllowedChoice,
@@ -29,7 +29,7 @@ def parse(body: bytes, serving: Serving) -> Asked:
     given = read(body, ChatRequest)
     fields = given_of(given)
     param, form = form_of(given, *_response_format(given))
-    sampling = checked({**serving.sampling, **fields, **form, **_length(given), **_logprobs(given)})
+    params = serving.params({**fields, **form, **_length(given), **_logprobs(given)})
     tools = Tools(given_tools(given.tools))
     options = tools.options(
         _choice(given),
@@ -38,11 +38,11 @@ def parse(body: bytes, serving: Serving) -> Asked:
         effort=given.reasoning_effort,
         budget=_budget(given),
     )
-    told = told_of(given, serving, logprobs="logprobs" in sampling)
+    told = told_of(given, serving, logprobs=params.logprobs is not None)
     return Asked(
         request=GenerationRequest(
             messages=messages_of(given.messages),
-            sampling=sampling,
+            params=params,
             options=options,
             prediction=text_of(given.prediction.content) if given.prediction else "",
             parse_special=bool(given.parse_special),

@@ -12,7 +12,6 @@ from ....chat.request import GenerationRequest
 from ...base import Asked, Serving
 from ...errors import bad_value
 from ..fields import TOO_DEEP, given_fields, is_shallow, missing, read
-from ..sampling import checked
 from ..tools import Choice, GivenTool, Tools
 from .structs import (
     STATELESS,
@@ -70,9 +69,7 @@ def _asked(given: CountRequest, serving: Serving) -> Asked:
         budget=None if disabled or thinking is None else thinking.budget_tokens,
     )
     return Asked(
-        request=GenerationRequest(
-            messages=messages, sampling=checked({**serving.sampling, **named}), options=options
-        ),
+        request=GenerationRequest(messages=messages, params=serving.params(named), options=options),
         writer=lambda prepared: MessagesWriter(serving.model, len(prepared.prompts[0])),
         model=given.model,
         stream=isinstance(given, MessagesRequest) and bool(given.stream),

@@ -9,7 +9,6 @@ from ....chat.messages import Message
 from ....chat.request import GenerationRequest
 from ...base import Asked, Serving
 from ..fields import check, given_fields, missing, parsed
-from ..sampling import checked
 from ..tools import Choice, GivenTool, Tools
 from .structs import (
     AllowedFunctions,
@@ -41,11 +40,11 @@ def parse(body: bytes, serving: Serving) -> Asked:
         "schema": _schema(given.text),
     }
     named = {name: value for name, value in sampling.items() if value is not None}
-    fields = checked({**serving.sampling, **named})
+    params = serving.params(named)
     effort = given.reasoning.effort if given.reasoning else None
     options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
     return Asked(
-        request=GenerationRequest(messages=_messages(given), sampling=fields, options=options),
+        request=GenerationRequest(messages=_messages(given), params=params, options=options),
         writer=lambda _: ResponsesWriter(given, values, serving.model),
         model=given.model,
         stream=bool(given.stream),
