@@ -60,8 +60,15 @@ def _token_ids(prompt: Any) -> list[int]:
     return ids
 
 
-def check_size(tokenizer: Tokenizer, text: str, limit: int) -> None:
-    """Raise ContextFull if `text` has more than `limit` tokens by its bytes alone."""
+def check_size(
+    tokenizer: Tokenizer,
+    text: str,
+    limit: int,
+    advice: str = "shorten it or load the model with a larger n_ctx",
+) -> None:
+    """Raise ContextFull, with some advice, if `text` has more than `limit` tokens by its bytes
+    alone.
+    """
     if len(text) <= limit:
         return
     size = len(text.encode("utf-8", "replace"))
@@ -69,7 +76,7 @@ def check_size(tokenizer: Tokenizer, text: str, limit: int) -> None:
     if least > limit:
         raise ContextFull(
             f"prompt is too long: {least} tokens > {limit} maximum (it has {size} bytes, which are "
-            "at least so many tokens): shorten it or load the model with a larger n_ctx"
+            f"at least so many tokens): {advice}"
         )
 
 

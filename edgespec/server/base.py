@@ -28,8 +28,8 @@ class Asked:
     """A question as an API has read it, and all that its answer needs besides.
 
     writer: makes what writes the answers. form: the field of the body that gives the answer a form,
-    "" if none does. messages, tools: the fields of the conversation and of each tool's parameters,
-    by its name.
+    "" if none does. messages: the field that errors about the conversation name; tools: that of
+    the parameters of each tool, by its name.
     """
 
     request: GenerationRequest

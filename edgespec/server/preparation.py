@@ -22,7 +22,7 @@ from ..config import SamplingParams
 from ..constraints.compiler import compiled_at_once
 from ..decoding.prompts import check_size, collect, prediction_ids
 from ..engine import Engine
-from ..errors import ConfigError
+from ..errors import ConfigError, ContextFull
 from .apis.fields import TOO_DEEP, is_shallow
 from .base import Asked, Prepared, arguments_of
 from .clients import client_of
@@ -216,7 +216,10 @@ class Preparation:
         most = self._engine.n_ctx
         if self._settings.max_prompt_tokens:
             most = min(most, self._settings.max_prompt_tokens)
-        check_size(self._tokenizer, text, most)
+        try:
+            check_size(self._tokenizer, text, most, "shorten it")
+        except ContextFull as error:
+            raise bad_value(param, str(error), TOO_LONG) from None
         prompt = collect(pieces, most, stopped)
         if len(prompt) > most:
             more = "it has more than these; " if next(pieces, None) is not None else ""

@@ -9,6 +9,9 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from edgespec.server import openapi
+from edgespec.server.apis import APIS
+from edgespec.server.settings import ServerSettings
 from tests.helpers.scripted_chats import ScriptedChat
 from tests.helpers.selection import share
 
@@ -35,6 +38,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def url(running, engine):
     with running(engine, api_keys=("key",)) as server:
         yield f"{server.url}/openapi.json"
+
+
+def test_every_api_is_described():
+    described = openapi.document(ServerSettings(model="toy"))["paths"]
+    assert {api.path for api in APIS} <= described.keys()
 
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
