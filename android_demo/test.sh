@@ -14,7 +14,8 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 java_home=/usr/share/java
-junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar
+# Android has org.json, which a Java machine on a desktop has not.
+junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar:$java_home/com.android.json.jar
 
 # junit CLASSES TEST… runs these tests with these classes.
 junit() {

@@ -11,6 +11,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.json.JSONObject;
 
 /**
  * A verification server on this machine that gives prepared answers. It gives only as many verdicts as
@@ -151,12 +152,12 @@ public final class ScriptedServer extends RawServer {
         }
     }
 
-    private byte[] tokenized(String body) throws IOException {
+    private byte[] tokenized(String body) throws Exception {
         StringBuilder prompt = new StringBuilder();
-        Object content = "";
-        for (Object message : (List<?>) ((Map<?, ?>) Json.parse(body)).get("messages")) {
-            content = ((Map<?, ?>) message).get("content");
-            prompt.append(((Map<?, ?>) message).get("role")).append(": ").append(content).append('\n');
+        String content = "";
+        for (JSONObject message : Vectors.objects(new JSONObject(body), "messages")) {
+            content = message.getString("content");
+            prompt.append(message.getString("role")).append(": ").append(content).append('\n');
         }
         questions.add(prompt.toString());
         script = tokens(answers.get(content));

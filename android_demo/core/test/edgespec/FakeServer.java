@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.json.JSONObject;
 
 /**
  * A verification server for the toy target, by docs/concepts/protocol.md. It checks what a device
@@ -94,11 +95,10 @@ final class FakeServer extends RawServer {
     }
 
     private static void tokenize(Connection connection) throws Exception {
-        Map<?, ?> asked = (Map<?, ?>) Json.parse(new String(connection.body, "UTF-8"));
+        JSONObject asked = new JSONObject(new String(connection.body, "UTF-8"));
         List<Message> messages = new ArrayList<Message>();
-        for (Object one : (List<?>) asked.get("messages")) {
-            Map<?, ?> message = (Map<?, ?>) one;
-            messages.add(new Message((String) message.get("role"), (String) message.get("content")));
+        for (JSONObject message : Vectors.objects(asked, "messages")) {
+            messages.add(new Message(message.getString("role"), message.getString("content")));
         }
         String tokens = Arrays.toString(Toy.encode(messages));
         connection.respond("200 OK", "", ("{\"count\":1,\"tokens\":" + tokens + "}").getBytes("UTF-8"));

@@ -7,6 +7,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.util.ArrayList;
 import java.util.Locale;
+import org.json.JSONObject;
 
 /**
  * Runs the core on a command line, for tests: it sends every line of its input and prints what the
@@ -61,7 +62,7 @@ public final class Main {
         Chat chat = new Chat(settings, new ArrayList<Message>());
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             Stats stats = chat.send(line, new Printer(out));
-            out.println("{\"done\":" + Json.quote(stats.finishReason) + figures(stats) + "}");
+            out.println("{\"done\":" + JSONObject.quote(stats.finishReason) + figures(stats) + "}");
             if (!one) {
                 chat.close();
                 chat = new Chat(settings, new ArrayList<Message>());
@@ -85,12 +86,12 @@ public final class Main {
 
         @Override
         public void onText(String text, boolean drafted) {
-            out.println("{\"text\":" + Json.quote(text) + ",\"drafted\":" + drafted + "}");
+            out.println("{\"text\":" + JSONObject.quote(text) + ",\"drafted\":" + drafted + "}");
         }
 
         @Override
         public void onNote(String sentence) {
-            out.println("{\"note\":" + Json.quote(sentence) + "}");
+            out.println("{\"note\":" + JSONObject.quote(sentence) + "}");
         }
 
         @Override
@@ -100,7 +101,7 @@ public final class Main {
 
         @Override
         public void onError(String sentence) {
-            out.println("{\"error\":" + Json.quote(sentence) + "}");
+            out.println("{\"error\":" + JSONObject.quote(sentence) + "}");
         }
     }
 }

@@ -5,52 +5,52 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 import static org.junit.Assert.fail;
 
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Iterator;
 import java.util.List;
-import java.util.Map;
 import java.util.Random;
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
 import org.junit.Test;
 
 /** Tests that frames are byte for byte those of Python (tests/data/protocol_vectors.json). */
 public class WireTest {
-    private static Map<?, ?> vectors() throws IOException {
+    private static JSONObject vectors() throws Exception {
         return Vectors.read("protocol_vectors.json");
     }
 
-    private static List<byte[]> messages() throws IOException {
+    private static List<byte[]> messages() throws Exception {
         List<byte[]> found = new ArrayList<byte[]>();
-        for (Object one : Vectors.list(vectors(), "frames")) {
-            found.add(Vectors.bytes(((Map<?, ?>) one).get("hex")));
+        for (JSONObject one : Vectors.objects(vectors(), "frames")) {
+            found.add(Vectors.bytes(one.getString("hex")));
         }
         return found;
     }
 
     @Test
-    public void fieldsBecomeTheseBytes() throws IOException {
-        List<?> frames = Vectors.list(vectors(), "frames");
+    public void fieldsBecomeTheseBytes() throws Exception {
+        List<JSONObject> frames = Vectors.objects(vectors(), "frames");
         assertTrue("all eleven kinds of frames are there", frames.size() >= 11);
-        for (Object one : frames) {
-            Map<?, ?> vector = (Map<?, ?>) one;
-            Frame frame = frame((Map<?, ?>) vector.get("frame"));
-            assertEquals((String) vector.get("name"), vector.get("hex"), Server.hex(Wire.encode(frame)));
+        for (JSONObject vector : frames) {
+            Frame frame = frame(vector.getJSONObject("frame"));
+            assertEquals(vector.getString("name"), vector.getString("hex"), Server.hex(Wire.encode(frame)));
         }
     }
 
     @Test
-    public void bytesBecomeTheseFields() throws IOException {
-        for (Object one : Vectors.list(vectors(), "frames")) {
-            Map<?, ?> vector = (Map<?, ?>) one;
-            Frame expected = frame((Map<?, ?>) vector.get("frame"));
-            Frame found = Wire.decode(Vectors.bytes(vector.get("hex")));
-            assertEquals((String) vector.get("name"), expected.getClass(), found.getClass());
+    public void bytesBecomeTheseFields() throws Exception {
+        for (JSONObject vector : Vectors.objects(vectors(), "frames")) {
+            Frame expected = frame(vector.getJSONObject("frame"));
+            Frame found = Wire.decode(Vectors.bytes(vector.getString("hex")));
+            assertEquals(vector.getString("name"), expected.getClass(), found.getClass());
             assertArrayEquals(Wire.encode(expected), Wire.encode(found));
         }
     }
 
     @Test
-    public void fieldsAreWhereTheyBelong() throws IOException {
+    public void fieldsAreWhereTheyBelong() throws Exception {
         Frame.Opened opened = (Frame.Opened) Wire.decode(message("opened"));
         assertEquals(8192, opened.contextSize);
         assertEquals(31, opened.maxDraft);
@@ -70,10 +70,10 @@ public class WireTest {
     }
 
     @Test
-    public void versionTwoIsRefusedByItsNumber() throws IOException {
+    public void versionTwoIsRefusedByItsNumber() throws Exception {
         int refused = 0;
-        for (Object one : Vectors.list(Vectors.read("protocol_vectors_2.json"), "frames")) {
-            byte[] data = Vectors.bytes(((Map<?, ?>) one).get("hex"));
+        for (JSONObject one : Vectors.objects(Vectors.read("protocol_vectors_2.json"), "frames")) {
+            byte[] data = Vectors.bytes(one.getString("hex"));
             if (data[0] == 0x01 || data[0] == (byte) 0x81) {
                 refused(data, "version 2");
                 refused++;
@@ -83,11 +83,10 @@ public class WireTest {
     }
 
     @Test
-    public void checksums() throws IOException {
-        for (Object one : Vectors.list(vectors(), "checksums")) {
-            Map<?, ?> vector = (Map<?, ?>) one;
+    public void checksums() throws Exception {
+        for (JSONObject vector : Vectors.objects(vectors(), "checksums")) {
             Context context = new Context();
-            context.extend(Vectors.ints(Vectors.list(vector, "ids")));
+            context.extend(Vectors.ints(vector, "ids"));
             assertEquals((int) Vectors.number(vector, "crc32"), context.checksum(context.size()));
             assertTrue(context.has(context.size(), context.checksum(context.size())));
             assertTrue(!context.has(context.size() + 1, 0));
@@ -108,27 +107,25 @@ public class WireTest {
     }
 
     @Test
-    public void vocabularyHashes() throws IOException {
-        for (Object one : Vectors.list(vectors(), "vocabulary_hashes")) {
-            Map<?, ?> vector = (Map<?, ?>) one;
-            List<?> texts = Vectors.list(vector, "entries");
-            byte[][] entries = new byte[texts.size()][];
+    public void vocabularyHashes() throws Exception {
+        for (JSONObject vector : Vectors.objects(vectors(), "vocabulary_hashes")) {
+            JSONArray texts = vector.getJSONArray("entries");
+            byte[][] entries = new byte[texts.length()][];
             for (int i = 0; i < entries.length; i++) {
-                entries[i] = ((String) texts.get(i)).getBytes(FrameWriter.UTF_8);
+                entries[i] = texts.getString(i).getBytes(FrameWriter.UTF_8);
             }
-            assertEquals(vector.get("hash"), Server.hex(Wire.vocabularyHash(entries)));
+            assertEquals(vector.getString("hash"), Server.hex(Wire.vocabularyHash(entries)));
         }
     }
 
     @Test
-    public void vocabularies() throws IOException {
-        for (Object one : Vectors.list(vectors(), "vocabularies")) {
-            Map<?, ?> vector = (Map<?, ?>) one;
-            byte[] data = Vectors.bytes(vector.get("hex"));
+    public void vocabularies() throws Exception {
+        for (JSONObject vector : Vectors.objects(vectors(), "vocabularies")) {
+            byte[] data = Vectors.bytes(vector.getString("hex"));
             ServerVocabulary found = new ServerVocabulary(data);
-            List<?> pieces = Vectors.list(vector, "pieces");
-            int[] ends = Vectors.ints(Vectors.list(vector, "ends"));
-            assertEquals(pieces.size(), found.size());
+            JSONArray pieces = vector.getJSONArray("pieces");
+            int[] ends = Vectors.ints(vector, "ends");
+            assertEquals(pieces.length(), found.size());
             assertEquals("101112131415161718191a1b1c1d1e1f", Server.hex(found.hash()));
             for (int id = 0; id < found.size(); id++) {
                 boolean end = Arrays.binarySearch(ends, id) >= 0;
@@ -164,9 +161,10 @@ public class WireTest {
     }
 
     @Test
-    public void whatIsRefused() throws IOException {
-        for (Object hex : Vectors.list(vectors(), "refused")) {
-            refused(Vectors.bytes(hex), "");
+    public void whatIsRefused() throws Exception {
+        JSONArray all = vectors().getJSONArray("refused");
+        for (int i = 0; i < all.length(); i++) {
+            refused(Vectors.bytes(all.getString(i)), "");
         }
         refused(new byte[0], "empty");
         refused(Vectors.bytes("07"), "unknown type 7");
@@ -179,7 +177,7 @@ public class WireTest {
     }
 
     @Test
-    public void impossibleSettings() throws IOException {
+    public void impossibleSettings() throws Exception {
         String greedy = Server.hex(message("a prompt, greedy"));
         String zero = "0000000000000000";
         String one = "000000000000f03f";
@@ -192,7 +190,7 @@ public class WireTest {
     }
 
     @Test
-    public void everyCutIsNoticedOrIsAFrame() throws IOException {
+    public void everyCutIsNoticedOrIsAFrame() throws Exception {
         for (byte[] whole : messages()) {
             for (int length = 0; length < whole.length; length++) {
                 byte[] cut = Arrays.copyOf(whole, length);
@@ -206,7 +204,7 @@ public class WireTest {
     }
 
     @Test
-    public void oversizedFrames() throws IOException {
+    public void oversizedFrames() throws Exception {
         byte[] many = new byte[(1 << 20) + 9];
         many[0] = 3;
         refused(many, "more than 1048576 token ids");
@@ -218,7 +216,7 @@ public class WireTest {
     }
 
     @Test
-    public void randomFramesAreFramesOrProtocolExceptions() throws IOException {
+    public void randomFramesAreFramesOrProtocolExceptions() throws Exception {
         Random random = new Random(20241121);
         List<byte[]> whole = messages();
         int[] types = {1, 2, 3, 4, 5, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86};
@@ -248,13 +246,13 @@ public class WireTest {
         return Arrays.copyOf(data, data.length + random.nextInt(3) - 1);
     }
 
-    private static byte[] message(String name) throws IOException {
-        for (Object one : Vectors.list(vectors(), "frames")) {
-            if (((Map<?, ?>) one).get("name").equals(name)) {
-                return Vectors.bytes(((Map<?, ?>) one).get("hex"));
+    private static byte[] message(String name) throws Exception {
+        for (JSONObject one : Vectors.objects(vectors(), "frames")) {
+            if (one.getString("name").equals(name)) {
+                return Vectors.bytes(one.getString("hex"));
             }
         }
-        throw new IOException("there is no vector " + name);
+        throw new AssertionError("there is no vector " + name);
     }
 
     private static void refused(byte[] data, String said) {
@@ -267,83 +265,84 @@ public class WireTest {
     }
 
     /** Returns the frame with the fields of a vector. */
-    private static Frame frame(Map<?, ?> f) {
-        String type = (String) f.get("type");
+    private static Frame frame(JSONObject f) throws JSONException {
+        String type = f.getString("type");
         if (type.equals("OPEN")) {
-            return new Frame.Open(integer(f, "version"), Vectors.bytes(f.get("token")),
-                    integer(f, "vocab_size"), Vectors.bytes(f.get("vocab_hash")), (String) f.get("model"));
+            return new Frame.Open(integer(f, "version"), Vectors.bytes(f.getString("token")),
+                    integer(f, "vocab_size"), Vectors.bytes(f.getString("vocab_hash")), f.getString("model"));
         } else if (type.equals("BEGIN")) {
             return new Frame.Begin(Vectors.number(f, "generation"), integer(f, "keep"),
-                    integer(f, "checksum"), integer(f, "n_prompt"), sampling((Map<?, ?>) f.get("params")),
-                    Vectors.number(f, "seed"), Vectors.ints(Vectors.list(f, "ids")));
+                    integer(f, "checksum"), integer(f, "n_prompt"), sampling(f.getJSONObject("params")),
+                    Vectors.number(f, "seed"), Vectors.ints(f, "ids"));
         } else if (type.equals("VERIFY")) {
             return new Frame.Verify(Vectors.number(f, "round"), integer(f, "length"),
-                    integer(f, "checksum"), integer(f, "ahead"), Vectors.ints(Vectors.list(f, "ids")));
+                    integer(f, "checksum"), integer(f, "ahead"), Vectors.ints(f, "ids"));
         } else if (type.equals("MORE")) {
             return new Frame.More(Vectors.number(f, "round"));
         } else if (type.equals("CANCEL")) {
             return new Frame.Cancel();
         } else if (type.equals("OPENED")) {
-            return new Frame.Opened(integer(f, "version"), Vectors.bytes(f.get("token")),
+            return new Frame.Opened(integer(f, "version"), Vectors.bytes(f.getString("token")),
                     integer(f, "n_ctx"), integer(f, "max_draft"), integer(f, "max_ahead"),
-                    integer(f, "vocab_size"), Vectors.bytes(f.get("vocab_hash")), (String) f.get("model"),
-                    costs(Vectors.list(f, "costs")));
+                    integer(f, "vocab_size"), Vectors.bytes(f.getString("vocab_hash")), f.getString("model"),
+                    costs(f.getJSONArray("costs")));
         } else if (type.equals("PROGRESS")) {
             return new Frame.Progress(Vectors.number(f, "generation"), Vectors.number(f, "n_done"));
         } else if (type.equals("ANSWER")) {
             return new Frame.Answer(Vectors.number(f, "round"), integer(f, "accepted"),
                     integer(f, "token"), Vectors.number(f, "server_us"),
-                    logprobs(Vectors.list(f, "logprobs")));
+                    logprobs(Vectors.objects(f, "logprobs")));
         } else if (type.equals("NEED")) {
             return new Frame.Need(Vectors.number(f, "have"), integer(f, "checksum"));
         } else if (type.equals("BUSY")) {
-            return new Frame.Busy(Vectors.number(f, "retry_ms"), (String) f.get("message"));
+            return new Frame.Busy(Vectors.number(f, "retry_ms"), f.getString("message"));
         }
         assertEquals("ERROR", type);
-        return new Frame.Error(integer(f, "code"), (String) f.get("message"));
+        return new Frame.Error(integer(f, "code"), f.getString("message"));
     }
 
-    private static int integer(Map<?, ?> fields, String name) {
+    private static int integer(JSONObject fields, String name) throws JSONException {
         return (int) Vectors.number(fields, name);
     }
 
-    private static Sampling sampling(Map<?, ?> params) {
+    private static Sampling sampling(JSONObject params) throws JSONException {
         Sampling found = new Sampling();
-        found.temperature = Vectors.real(params.get("temperature"));
-        found.topP = Vectors.real(params.get("top_p"));
-        found.minP = Vectors.real(params.get("min_p"));
-        found.repetitionPenalty = Vectors.real(params.get("repetition_penalty"));
-        found.presencePenalty = Vectors.real(params.get("presence_penalty"));
-        found.frequencyPenalty = Vectors.real(params.get("frequency_penalty"));
+        found.temperature = params.getDouble("temperature");
+        found.topP = params.getDouble("top_p");
+        found.minP = params.getDouble("min_p");
+        found.repetitionPenalty = params.getDouble("repetition_penalty");
+        found.presencePenalty = params.getDouble("presence_penalty");
+        found.frequencyPenalty = params.getDouble("frequency_penalty");
         found.topK = integer(params, "top_k");
-        found.logprobs = params.get("logprobs") == null ? -1 : integer(params, "logprobs");
-        for (Map.Entry<?, ?> one : ((Map<?, ?>) params.get("logit_bias")).entrySet()) {
-            found.bias.put(Integer.valueOf((String) one.getKey()), Vectors.real(one.getValue()));
+        found.logprobs = params.isNull("logprobs") ? -1 : integer(params, "logprobs");
+        JSONObject biases = params.getJSONObject("logit_bias");
+        for (Iterator<String> id = biases.keys(); id.hasNext(); ) {
+            String name = id.next();
+            boolean infinite = biases.get(name) instanceof JSONObject; // {"-inf": true}: JSON has no infinity
+            found.bias.put(Integer.valueOf(name), infinite ? Double.NEGATIVE_INFINITY : biases.getDouble(name));
         }
         return found;
     }
 
-    private static long[][] costs(List<?> pairs) {
-        long[][] found = new long[pairs.size()][];
+    private static long[][] costs(JSONArray pairs) throws JSONException {
+        long[][] found = new long[pairs.length()][];
         for (int i = 0; i < found.length; i++) {
-            int[] pair = Vectors.ints((List<?>) pairs.get(i));
-            found[i] = new long[] {pair[0], pair[1]};
+            found[i] = new long[] {pairs.getJSONArray(i).getLong(0), pairs.getJSONArray(i).getLong(1)};
         }
         return found;
     }
 
-    private static Frame.Logprob[] logprobs(List<?> all) {
+    private static Frame.Logprob[] logprobs(List<JSONObject> all) throws JSONException {
         Frame.Logprob[] found = new Frame.Logprob[all.size()];
         for (int i = 0; i < found.length; i++) {
-            Map<?, ?> one = (Map<?, ?>) all.get(i);
-            List<?> top = Vectors.list(one, "top");
-            int[] ids = new int[top.size()];
-            float[] values = new float[top.size()];
+            JSONArray top = all.get(i).getJSONArray("top");
+            int[] ids = new int[top.length()];
+            float[] values = new float[top.length()];
             for (int j = 0; j < ids.length; j++) {
-                ids[j] = ((Number) ((List<?>) top.get(j)).get(0)).intValue();
-                values[j] = (float) Vectors.real(((List<?>) top.get(j)).get(1));
+                ids[j] = top.getJSONArray(j).getInt(0);
+                values[j] = (float) top.getJSONArray(j).getDouble(1);
             }
-            found[i] = new Frame.Logprob((float) Vectors.real(one.get("logprob")), ids, values);
+            found[i] = new Frame.Logprob((float) all.get(i).getDouble("logprob"), ids, values);
         }
         return found;
     }
