@@ -57,7 +57,7 @@ public final class Chat implements Closeable {
         synchronized (sending) {
             stop.set(closed);
             add(new Message("user", text));
-            Output output = new Output(settings.maxTokens, settings.stop);
+            Output output = new Output(settings.maxTokens);
             RunningStats running = new RunningStats();
             try {
                 answer(output, running, listener);
@@ -171,10 +171,8 @@ public final class Chat implements Closeable {
         }
         server = new Server(settings.server, settings.key, settings.folder, settings.timeoutMs);
         server.loadVocabulary(connectTimeoutMs, stop);
-        Sampling sampling = new Sampling();
-        sampling.temperature = settings.temperature;
-        verifier = new RemoteVerifier(server, settings.serverModel, sampling, settings.seed,
-                settings.timeoutMs, connectTimeoutMs, stop);
+        verifier = new RemoteVerifier(server, settings.temperature, settings.seed, settings.timeoutMs,
+                connectTimeoutMs, stop);
         ModelDrafter model = sharesVocabulary() ? new ModelDrafter(cache()) : null;
         drafting = new Drafting.Remote(verifier, lookup, model);
     }
@@ -210,11 +208,8 @@ public final class Chat implements Closeable {
     }
 
     /** Returns the answer so far as tokens of the model on the device. */
-    private int[] emittedTokens(Output output) {
-        if (sharesVocabulary()) {
-            return output.tokens();
-        }
-        return new PieceTokenizer(settings.model, settings.model.vocabularySize()).encode(output.allText());
+    private int[] emittedTokens(Output output) throws IOException {
+        return sharesVocabulary() ? output.tokens() : settings.model.encode(output.text());
     }
 
     private void disconnect() {

@@ -1,6 +1,9 @@
 package edgespec;
 
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.util.Arrays;
+import java.util.zip.CRC32;
 
 /** A growing list of ints, stored without boxing. */
 final class IntList {
@@ -54,6 +57,15 @@ final class IntList {
 
     int[] toArray() {
         return copy(0, size);
+    }
+
+    /** Returns the CRC-32 of the first `length` numbers, each as a little-endian u32. */
+    int checksum(int length) {
+        ByteBuffer bytes = ByteBuffer.allocate(4 * length).order(ByteOrder.LITTLE_ENDIAN);
+        bytes.asIntBuffer().put(values, 0, length);
+        CRC32 crc = new CRC32();
+        crc.update(bytes.array(), 0, bytes.capacity());
+        return (int) crc.getValue();
     }
 
     /** Returns how many numbers at the beginning are equal to those of the other list. */

@@ -23,18 +23,19 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private final Server server;
     private final int timeoutMs;
-    private final Sampling sampling;
+    private final double temperature;
     private final long seed;
     private final StopFlag stop;
     private final Costs costs = new Costs();
-    private final Context context = new Context();
+    private final IntList context = new IntList();
     private final ArrayDeque<Double> roundTrips = new ArrayDeque<Double>();
     private final Random random = new Random();
 
     private WebSocket connection;
     private Frame arrived;
     private byte[] token = new byte[16];
-    private String model;
+    /** Name of the model that the session began with, "" before that. */
+    private String model = "";
     private int contextSize;
     private int maxDraft;
     private int maxAhead;
@@ -58,15 +59,13 @@ final class RemoteVerifier implements Verifier, Closeable {
     /**
      * Connects to the server.
      *
-     * @param model the name of the model that the server must serve, "" for any
      * @param timeoutMs milliseconds that the server may be away later
      * @param connectTimeoutMs milliseconds to wait for this first connection
      */
-    RemoteVerifier(Server server, String model, Sampling sampling, long seed, int timeoutMs,
-            int connectTimeoutMs, StopFlag stop) throws VerifierException {
+    RemoteVerifier(Server server, double temperature, long seed, int timeoutMs, int connectTimeoutMs,
+            StopFlag stop) throws VerifierException {
         this.server = server;
-        this.model = model;
-        this.sampling = sampling;
+        this.temperature = temperature;
         this.seed = seed;
         this.timeoutMs = timeoutMs;
         this.stop = stop;
@@ -105,9 +104,9 @@ final class RemoteVerifier implements Verifier, Closeable {
             throw new VerifierException.ContextFull("the prompt has " + prompt.length
                     + " tokens, the server's context " + contextSize + "; ask something shorter");
         }
-        int n = context.tokens().commonPrefix(prompt);
+        int n = context.commonPrefix(prompt);
         context.truncate(n);
-        context.extend(Arrays.copyOfRange(prompt, n, prompt.length));
+        context.addAll(Arrays.copyOfRange(prompt, n, prompt.length));
         nKnown = Math.min(nKnown, n);
         nPrompt = prompt.length;
         this.maxTokens = maxTokens;
@@ -123,7 +122,7 @@ final class RemoteVerifier implements Verifier, Closeable {
             sendVerify();
         } else if (lastRound - due < nAhead() / 2) {
             lastRound = Math.min(due + nAhead(), due - 1 + maxAhead);
-            send(new Frame.More(lastRound));
+            send(Wire.more(lastRound));
         }
     }
 
@@ -164,13 +163,13 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     @Override
     public void accept(int[] tokens) {
-        context.extend(tokens);
+        context.addAll(tokens);
     }
 
     @Override
     public void finish() {
         if (due <= lastRound) {
-            send(new Frame.Cancel());
+            send(Wire.cancel());
         }
     }
 
@@ -210,7 +209,7 @@ final class RemoteVerifier implements Verifier, Closeable {
                     waitWhileBusy((Frame.Busy) frame);
                     sendVerify();
                 } else if (!(frame instanceof Frame.Progress)) {
-                    throw fault("sent a frame of type " + frame.type() + " instead of a verdict");
+                    throw fault("sent another frame instead of a verdict");
                 }
             } catch (VerifierException.Unavailable error) {
                 waitToReconnect(error);
@@ -236,7 +235,8 @@ final class RemoteVerifier implements Verifier, Closeable {
         if (needs > MAX_NEEDS) {
             throw fault("asks for the same context again and again");
         }
-        boolean same = context.has(need.have, need.checksum) && need.have < nKnown;
+        boolean same = need.have >= 0 && need.have < Math.min(nKnown, context.size() + 1)
+                && context.checksum((int) need.have) == need.checksum;
         nKnown = same ? (int) need.have : 0;
     }
 
@@ -257,11 +257,11 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private void sendBegin() {
         int keep = Math.min(nKnown, context.size());
-        int[] missing = context.tokens().copy(keep, context.size());
+        int[] missing = context.copy(keep, context.size());
         generation++;
         prefilling = true;
         due = lastRound + 1;
-        send(new Frame.Begin(generation, keep, context.checksum(keep), nPrompt, sampling, seed, missing));
+        send(Wire.begin(generation, keep, context.checksum(keep), nPrompt, temperature, seed, missing));
         nKnown = context.size();
     }
 
@@ -275,7 +275,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         draftedLast = draft.length > 0;
         due = lastRound + 1;
         lastRound = due + ahead;
-        send(new Frame.Verify(due, length, context.checksum(length), ahead, draft));
+        send(Wire.verify(due, length, context.checksum(length), ahead, draft));
     }
 
     private void observeRoundTrip(double seconds) {
@@ -303,13 +303,13 @@ final class RemoteVerifier implements Verifier, Closeable {
     private void open(int connectTimeoutMs) throws VerifierException {
         ServerVocabulary vocabulary = server.vocabulary();
         long asked = System.nanoTime();
-        send(new Frame.Open(Wire.VERSION, token, vocabulary.size(), vocabulary.hash(), model));
+        send(Wire.open(token, vocabulary.size(), vocabulary.hash(), model));
         Frame frame = receive(connectTimeoutMs);
         if (frame instanceof Frame.Busy) {
             throw new VerifierException.Unavailable(server + ": " + ((Frame.Busy) frame).message);
         }
         if (!(frame instanceof Frame.Opened)) {
-            throw fault("sent a frame of type " + frame.type() + " where OPENED was due");
+            throw fault("sent another frame instead of OPENED");
         }
         Frame.Opened opened = (Frame.Opened) frame;
         if (!Arrays.equals(opened.vocabularyHash, vocabulary.hash())) {
@@ -350,10 +350,10 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
     }
 
-    private void send(Frame frame) {
+    private void send(byte[] frame) {
         if (connection != null) {
             try {
-                connection.send(Wire.encode(frame));
+                connection.send(frame);
             } catch (VerifierException error) {
                 drop();
             }

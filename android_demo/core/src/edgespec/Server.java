@@ -9,6 +9,7 @@ import java.io.InputStream;
 import java.io.OutputStream;
 import java.net.HttpURLConnection;
 import java.net.URL;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import javax.net.ssl.SSLSocketFactory;
 
@@ -80,10 +81,10 @@ final class Server {
             byte[] run() throws IOException {
                 HttpURLConnection http = open("/tokenize");
                 http.setRequestProperty("Content-Type", "application/json");
-                return exchange(http, asked.getBytes(FrameWriter.UTF_8));
+                return exchange(http, asked.getBytes(StandardCharsets.UTF_8));
             }
         }.get(stop, timeoutMs, address.toString());
-        int[] tokens = Json.tokens(new String(data, FrameWriter.UTF_8));
+        int[] tokens = Json.tokens(new String(data, StandardCharsets.UTF_8));
         for (int token : tokens) {
             if (token >= vocabulary.size()) {
                 throw new ProtocolException(address + " has token " + token + " in a text, but only "
@@ -158,7 +159,7 @@ final class Server {
 
     private VerifierException refusal(HttpURLConnection http, int status) throws IOException {
         InputStream body = http.getErrorStream();
-        String said = body == null ? "" : Json.errorMessage(new String(all(body), FrameWriter.UTF_8));
+        String said = body == null ? "" : Json.errorMessage(new String(all(body), StandardCharsets.UTF_8));
         boolean known = status == 401 || status == 403 || status == 429 || status >= 500;
         if (known || said.isEmpty()) {
             return WebSocket.httpError(address, String.valueOf(status));

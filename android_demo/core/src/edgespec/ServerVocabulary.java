@@ -12,7 +12,7 @@ final class ServerVocabulary implements Vocabulary {
     private final int[] offsets;
 
     ServerVocabulary(byte[] data) throws ProtocolException {
-        FrameReader in = new FrameReader(data, 0);
+        FrameReader in = new FrameReader(data);
         int version = in.u8();
         if (version != 1) {
             throw new ProtocolException("a vocabulary of version " + version
@@ -40,7 +40,7 @@ final class ServerVocabulary implements Vocabulary {
             offsets[id + 1] = offsets[id] + piece.length;
         }
         if (in.left() > 0) {
-            throw new ProtocolException(in.left() + " bytes stand behind the last token of a vocabulary");
+            throw new ProtocolException(in.left() + " bytes follow the last token of a vocabulary");
         }
         pieces = Arrays.copyOf(all, offsets[size]);
     }

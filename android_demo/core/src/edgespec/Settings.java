@@ -1,8 +1,6 @@
 package edgespec;
 
 import java.io.File;
-import java.util.ArrayList;
-import java.util.List;
 
 /**
  * The settings of a conversation. Set the fields and pass the object to {@link Chat}, which copies it.
@@ -12,16 +10,12 @@ public final class Settings {
     public String server = "";
     /** The server's API key, "" for none. */
     public String key = "";
-    /** Name of the model that the server must serve, "" for any. */
-    public String serverModel = "";
     /** The small model on the device, or null. Chat uses it and does not close it. */
     public Model model = null;
     /** Folder in which the server's vocabulary is kept, or null to fetch it at every connection. */
     public File folder = null;
     /** Most tokens of an answer. */
     public int maxTokens = 256;
-    /** Stop strings: each ends the answer and is not part of it. */
-    public List<String> stop = new ArrayList<String>();
     /** Sampling temperature on the server, 0 for greedy. The model on the device is always greedy. */
     public double temperature = 0;
     /** Seed of the server's random draws. */
@@ -34,11 +28,9 @@ public final class Settings {
         Settings copy = new Settings();
         copy.server = server;
         copy.key = key;
-        copy.serverModel = serverModel;
         copy.model = model;
         copy.folder = folder;
         copy.maxTokens = maxTokens;
-        copy.stop = new ArrayList<String>(stop);
         copy.temperature = temperature;
         copy.seed = seed;
         copy.timeoutMs = timeoutMs;

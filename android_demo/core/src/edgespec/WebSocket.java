@@ -8,6 +8,7 @@ import java.io.IOException;
 import java.io.OutputStream;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.security.SecureRandom;
@@ -120,7 +121,7 @@ final class WebSocket implements Closeable {
         if (!key.isEmpty()) {
             asked.append("Authorization: Bearer ").append(key).append("\r\n");
         }
-        out.write(asked.append("\r\n").toString().getBytes(FrameWriter.UTF_8));
+        out.write(asked.append("\r\n").toString().getBytes(StandardCharsets.UTF_8));
         out.flush();
         check(address, challenge);
     }
@@ -176,7 +177,7 @@ final class WebSocket implements Closeable {
     private static String accepted(String challenge) {
         try {
             MessageDigest sha1 = MessageDigest.getInstance("SHA-1");
-            return Base64.encode(sha1.digest((challenge + GUID).getBytes(FrameWriter.UTF_8)));
+            return Base64.encode(sha1.digest((challenge + GUID).getBytes(StandardCharsets.UTF_8)));
         } catch (NoSuchAlgorithmException error) {
             throw new AssertionError("every Java and every Android has SHA-1: " + error);
         }

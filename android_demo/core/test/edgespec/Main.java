@@ -17,8 +17,7 @@ import org.json.JSONObject;
  * [--timeout MS] [--folder F] [--chat] &lt; questions</pre>
  */
 public final class Main {
-    private Main() {
-    }
+    private Main() {}
 
     public static void main(String[] arguments) throws IOException {
         Settings settings = new Settings();

@@ -38,12 +38,10 @@ public class ModelDrafterTest {
             }
 
             @Override
-            public void begin(int[] prompt, int maxTokens) {
-            }
+            public void begin(int[] prompt, int maxTokens) {}
 
             @Override
-            public void submit(int[] draft) {
-            }
+            public void submit(int[] draft) {}
 
             @Override
             public Verdict result() {
@@ -51,12 +49,10 @@ public class ModelDrafterTest {
             }
 
             @Override
-            public void accept(int[] tokens) {
-            }
+            public void accept(int[] tokens) {}
 
             @Override
-            public void finish() {
-            }
+            public void finish() {}
         };
     }
 
@@ -66,14 +62,6 @@ public class ModelDrafterTest {
         drafter = new ModelDrafter(new ModelCache(model));
         drafter.begin();
         context = Toy.encode(Collections.singletonList(new Message("user", ASKED)));
-    }
-
-    private static int[] bytes(String text) {
-        int[] found = new int[text.length()];
-        for (int i = 0; i < found.length; i++) {
-            found[i] = text.charAt(i);
-        }
-        return found;
     }
 
     private static int[] joined(int[] first, int... more) {
@@ -98,7 +86,7 @@ public class ModelDrafterTest {
     @Test
     public void proposesTheModelsLikeliestTokens() throws IOException {
         drafter.catchUp(context, verdictAfter(9));
-        assertArrayEquals(bytes("abcde"), drafter.propose(context, 5));
+        assertArrayEquals(Toy.bytes("abcde"), drafter.propose(context, 5));
         assertTrue(drafter.failure().isEmpty());
     }
 
@@ -107,14 +95,14 @@ public class ModelDrafterTest {
         drafter.catchUp(context, verdictAfter(9));
         int[] draft = drafter.propose(context, 2);
         drafter.draftAhead(context, draft, 8, verdictAfter(5)); // reads "b", then c, d, e, f and g
-        drafter.accept(bytes("abc"));
-        int[] now = joined(context, bytes("abc"));
+        drafter.accept(Toy.bytes("abc"));
+        int[] now = joined(context, Toy.bytes("abc"));
         int before = model.decoded;
         DraftEstimate estimate = drafter.estimate(now, 8);
         assertTrue("so many are there: " + estimate.nKnown, estimate.nKnown >= 3);
-        assertArrayEquals(Arrays.copyOf(bytes("defgh"), estimate.nKnown), drafter.propose(now, estimate.nKnown));
+        assertArrayEquals(Arrays.copyOf(Toy.bytes("defgh"), estimate.nKnown), drafter.propose(now, estimate.nKnown));
         assertEquals("nothing was evaluated for them", before, model.decoded);
-        assertArrayEquals("and goes on behind them", bytes("defgh ."), joined(drafter.propose(now, 6), '.'));
+        assertArrayEquals("and goes on after them", Toy.bytes("defgh ."), joined(drafter.propose(now, 6), '.'));
     }
 
     @Test
@@ -122,10 +110,10 @@ public class ModelDrafterTest {
         drafter.catchUp(context, verdictAfter(9));
         int[] draft = drafter.propose(context, 2);
         drafter.draftAhead(context, draft, 8, verdictAfter(5));
-        drafter.accept(bytes("x"));
+        drafter.accept(Toy.bytes("x"));
         int[] now = joined(context, 'x');
         assertEquals(0, drafter.estimate(now, 8).nKnown);
-        assertArrayEquals("it goes on from what is", bytes("bcd"), drafter.propose(now, 3));
+        assertArrayEquals("it goes on from what is", Toy.bytes("bcd"), drafter.propose(now, 3));
         assertEquals(now.length + 2, model.nPast());
     }
 
@@ -133,15 +121,15 @@ public class ModelDrafterTest {
     public void learnsFromItsOwnDraftsOnly() throws IOException {
         drafter.catchUp(context, verdictAfter(9));
         double before = drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0];
-        drafter.accept(bytes("q")); // it had not drafted
+        drafter.accept(Toy.bytes("q")); // it had not drafted
         assertEquals(before, drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0], 0);
         drafter.propose(context, 2);
-        drafter.accept(bytes("q"));
+        drafter.accept(Toy.bytes("q"));
         assertTrue(drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0] < before);
         drafter.begin();
         assertEquals("the next answer is another matter", before, drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0], 0);
         drafter.propose(context, 2);
-        drafter.accept(bytes("abc"));
+        drafter.accept(Toy.bytes("abc"));
         DraftEstimate after = drafter.estimateIfCaughtUp(context, 2);
         assertTrue(after.acceptanceProbs[0] > before);
         assertTrue(after.acceptanceProbs[1] / after.acceptanceProbs[0] > 0.8);
@@ -156,7 +144,7 @@ public class ModelDrafterTest {
     public void aModelThatFails() throws IOException {
         drafter.catchUp(context, verdictAfter(9));
         model.failAfter = model.decoded + 2;
-        assertArrayEquals(bytes("ab"), drafter.propose(context, 5));
+        assertArrayEquals(Toy.bytes("ab"), drafter.propose(context, 5));
         assertTrue(drafter.failure(), drafter.failure().contains("the engine says no"));
         assertEquals(0, drafter.estimate(context, 4).acceptanceProbs.length);
     }

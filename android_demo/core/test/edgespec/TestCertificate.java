@@ -27,8 +27,7 @@ final class TestCertificate {
             + "BglghkgBZQMEAgEFAAQgFrlq3oo8WbiNJ3aH67d4DqJpN/sKQpqAvvs/xEtSM3AEFKNj2hjR7vsQoTFaerK5"
             + "XhlnAXLXAgInEA==";
 
-    private TestCertificate() {
-    }
+    private TestCertificate() {}
 
     static KeyStore store() throws Exception {
         KeyStore store = KeyStore.getInstance("PKCS12");

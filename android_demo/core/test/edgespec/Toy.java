@@ -1,6 +1,8 @@
 package edgespec;
 
+import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.function.UnaryOperator;
 
 /**
  * A vocabulary of single bytes, and a target that repeats the question three times with a character of
@@ -23,12 +25,9 @@ final class Toy implements Vocabulary {
         return id == END;
     }
 
+    /** Returns what stands for the vocabulary hash: devices only compare it. */
     static byte[] hash() {
-        byte[][] entries = new byte[SIZE][];
-        for (int id = 0; id < SIZE; id++) {
-            entries[id] = id < 256 ? new byte[] {(byte) id} : ("<" + id + ">").getBytes(FrameWriter.UTF_8);
-        }
-        return Wire.vocabularyHash(entries);
+        return "sixteen bytes...".getBytes(StandardCharsets.UTF_8);
     }
 
     static byte[] vocabulary() {
@@ -51,42 +50,47 @@ final class Toy implements Vocabulary {
         for (Message message : messages) {
             boolean answer = message.role.equals("assistant");
             found.add(answer ? OPENING : TURN);
-            add(found, message.content);
+            found.addAll(bytes(message.content));
             found.add(answer ? END : TURN_END);
         }
         found.add(OPENING);
         return found.toArray();
     }
 
-    private static void add(IntList found, String text) {
-        for (byte one : text.getBytes(FrameWriter.UTF_8)) {
-            found.add(one & 0xFF);
+    /** Returns the tokens of a text. */
+    static int[] bytes(String text) {
+        byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
+        int[] found = new int[bytes.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = bytes[i] & 0xFF;
         }
+        return found;
     }
 
     static String answer(String asked) {
         return asked + " \ud83d\ude00 " + asked + " \ud83d\ude00 " + asked + "!";
     }
 
-    /** Returns the target's likeliest token after the first `length` tokens of a context. */
-    static int next(IntList context, int length) {
-        int opening = length - 1;
-        while (opening >= 0 && context.get(opening) != OPENING) {
-            opening--;
-        }
-        int turn = opening;
-        while (turn >= 0 && context.get(turn) != TURN) {
-            turn--;
-        }
-        if (opening < 0 || turn < 0) {
+    /** Returns the likeliest token after the first `length` tokens of a context. */
+    static int next(IntList context, int length, UnaryOperator<String> answers) {
+        int opening = lastIndex(context, length - 1, OPENING);
+        int turn = lastIndex(context, opening, TURN);
+        if (turn < 0) {
             return 'x';
         }
         byte[] asked = new byte[opening - turn - 2];
         for (int i = 0; i < asked.length; i++) {
             asked[i] = (byte) context.get(turn + 1 + i);
         }
-        byte[] answer = answer(new String(asked, FrameWriter.UTF_8)).getBytes(FrameWriter.UTF_8);
+        int[] answer = bytes(answers.apply(new String(asked, StandardCharsets.UTF_8)));
         int at = length - opening - 1;
-        return at < answer.length ? answer[at] & 0xFF : END;
+        return at < answer.length ? answer[at] : END;
+    }
+
+    private static int lastIndex(IntList context, int from, int token) {
+        while (from >= 0 && context.get(from) != token) {
+            from--;
+        }
+        return from;
     }
 }

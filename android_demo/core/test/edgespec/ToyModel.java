@@ -20,16 +20,6 @@ final class ToyModel implements Model {
     }
 
     @Override
-    public String name() {
-        return "toy";
-    }
-
-    @Override
-    public int vocabularySize() {
-        return Toy.SIZE;
-    }
-
-    @Override
     public byte[] vocabularyHash() {
         return hash;
     }
@@ -39,8 +29,7 @@ final class ToyModel implements Model {
         return contextSize;
     }
 
-    @Override
-    public int nPast() {
+    int nPast() {
         return tokens.size();
     }
 
@@ -50,7 +39,7 @@ final class ToyModel implements Model {
             throw new IOException("the engine says no");
         }
         if (tokens.size() + added.length > contextSize || added.length == 0) {
-            throw new IOException(added.length + " tokens behind " + tokens.size() + " of " + contextSize);
+            throw new IOException(added.length + " tokens after " + tokens.size() + " of " + contextSize);
         }
         tokens.addAll(added);
         largest = Math.max(largest, added.length);
@@ -58,7 +47,7 @@ final class ToyModel implements Model {
         for (int i = 0; i < nRows; i++) {
             int length = tokens.size() - nRows + 1 + i;
             boolean wrong = wrongEvery > 0 && length % wrongEvery == 0;
-            rows[i] = wrong ? '?' : Toy.next(tokens, length);
+            rows[i] = wrong ? '?' : Toy.next(tokens, length, Toy::answer);
         }
         return rows;
     }
@@ -66,6 +55,11 @@ final class ToyModel implements Model {
     @Override
     public void truncate(int nPast) {
         tokens.truncate(nPast);
+    }
+
+    @Override
+    public int[] encode(String text) {
+        return Toy.bytes(text);
     }
 
     @Override
@@ -84,6 +78,5 @@ final class ToyModel implements Model {
     }
 
     @Override
-    public void close() {
-    }
+    public void close() {}
 }

@@ -11,8 +11,7 @@ import org.json.JSONObject;
 
 /** Reads the files in tests/data/ that Python's tests write and both languages must agree with. */
 final class Vectors {
-    private Vectors() {
-    }
+    private Vectors() {}
 
     /** Reads tests/data/NAME in the repository that contains the working directory. */
     static JSONObject read(String name) throws IOException, JSONException {
@@ -33,11 +32,6 @@ final class Vectors {
             found.add(array.getJSONObject(i));
         }
         return found;
-    }
-
-    /** Returns a number as the bits of a long; org.json reads the only one beyond a long, 2^64 - 1, as a double. */
-    static long number(JSONObject from, String name) throws JSONException {
-        return from.get(name) instanceof Double ? -1 : from.getLong(name);
     }
 
     static int[] ints(JSONObject from, String name) throws JSONException {

@@ -88,12 +88,11 @@ public final class NativeModel implements Model {
         }
     }
 
-    @Override
+    /** Returns the name of the file without its ending. */
     public String name() {
         return name;
     }
 
-    @Override
     public synchronized int vocabularySize() {
         return vocabularySize(handle);
     }
@@ -111,7 +110,7 @@ public final class NativeModel implements Model {
         return contextSize(handle);
     }
 
-    @Override
+    /** Returns the number of tokens that the cache holds now. */
     public synchronized int nPast() {
         return nPast(handle);
     }
@@ -157,6 +156,11 @@ public final class NativeModel implements Model {
             texts[2 * i + 1] = cString(all.get(i).content);
         }
         return encodeChat(handle, texts);
+    }
+
+    @Override
+    public int[] encode(String text) throws IOException {
+        return encode(text, false);
     }
 
     /**

@@ -4,28 +4,19 @@ import android.net.Uri;
 
 public class Intent {
     public static final String ACTION_OPEN_DOCUMENT = "android.intent.action.OPEN_DOCUMENT";
-    public static final String CATEGORY_OPENABLE = "android.intent.category.OPENABLE";
 
-    private final String action;
-    private final Class<?> component;
-    private Uri data;
+    public final String fakeAction;
+    public final String fakeComponent;
+    public Uri fakeData;
 
     public Intent(String action) {
-        this.action = action;
-        this.component = null;
+        fakeAction = action;
+        fakeComponent = "";
     }
 
     public Intent(Context context, Class<?> component) {
-        this.action = null;
-        this.component = component;
-    }
-
-    public String getAction() {
-        return action;
-    }
-
-    public Class<?> fakeComponent() {
-        return component;
+        fakeAction = "";
+        fakeComponent = component.getSimpleName();
     }
 
     public Intent addCategory(String category) {
@@ -36,12 +27,7 @@ public class Intent {
         return this;
     }
 
-    public Intent setData(Uri data) {
-        this.data = data;
-        return this;
-    }
-
     public Uri getData() {
-        return data;
+        return fakeData;
     }
 }

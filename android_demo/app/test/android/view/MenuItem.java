@@ -1,8 +1,6 @@
 package android.view;
 
 public interface MenuItem {
-    int SHOW_AS_ACTION_IF_ROOM = 1;
-
     int getItemId();
 
     boolean isChecked();
