@@ -4,10 +4,10 @@ import java.net.URI;
 import java.net.URISyntaxException;
 
 /** The address of a verification server, for its WebSocket and its HTTP routes. */
-final class Address {
-    final String host;
+public final class Address {
+    public final String host;
     final int port;
-    final boolean secure;
+    public final boolean secure;
     /** The path before /v1/verify and /tokenize, "" if the server has a host of its own. */
     final String prefix;
 
@@ -19,7 +19,7 @@ final class Address {
     }
 
     /** Parses a ws://, wss://, http:// or https:// URL, which may end with /v1 or /v1/verify. */
-    static Address parse(String text) throws VerifierException {
+    public static Address parse(String text) throws VerifierException {
         try {
             URI uri = new URI(text.trim());
             String scheme = String.valueOf(uri.getScheme());

@@ -41,7 +41,7 @@ public final class Chat implements Closeable {
      * @param earlier the conversation so far, empty for a new one
      */
     public Chat(Settings settings, List<Message> earlier) {
-        this.settings = settings.copy();
+        this.settings = settings;
         this.messages = new ArrayList<Message>(earlier);
     }
 
@@ -134,9 +134,7 @@ public final class Chat implements Closeable {
             }
             serverGone = true;
             answerLocally(output, running, listener);
-        } catch (VerifierException.Cancelled error) {
-            throw error;
-        } catch (VerifierException.ContextFull error) {
+        } catch (VerifierException.Cancelled | VerifierException.ContextFull error) {
             throw error;
         } catch (IOException error) {
             disconnect(); // so that the next question begins with a new connection
@@ -152,12 +150,7 @@ public final class Chat implements Closeable {
             serverGone = false;
             listener.onNote("The server is back.");
         }
-        int[] prompt = fitPrompt(new Encoder(verifier.contextSize()) {
-            @Override
-            int[] encode(List<Message> asked) throws IOException {
-                return server.tokenize(asked, stop);
-            }
-        }, listener);
+        int[] prompt = fitPrompt(true, verifier.contextSize(), listener);
         lastPrompt = prompt;
         drafting.begin(prompt, earlier);
         output.useVocabulary(server.vocabulary(), false);
@@ -192,13 +185,8 @@ public final class Chat implements Closeable {
 
     /** Answers with the model on the device, after what the server has emitted of this answer, if any. */
     private void answerLocally(Output output, RunningStats running, Listener listener) throws IOException {
-        final int[] emitted = output.size() == 0 ? new int[0] : emittedTokens(output);
-        int[] prompt = fitPrompt(new Encoder(settings.model.contextSize() - emitted.length) {
-            @Override
-            int[] encode(List<Message> asked) throws IOException {
-                return settings.model.encodeChat(asked);
-            }
-        }, listener);
+        int[] emitted = output.size() == 0 ? new int[0] : emittedTokens(output);
+        int[] prompt = fitPrompt(false, settings.model.contextSize() - emitted.length, listener);
         IntList context = new IntList(prompt);
         context.addAll(emitted);
         running.source = "device";
@@ -221,34 +209,23 @@ public final class Chat implements Closeable {
 
     // Prompts
 
-    /** Turns a conversation into token ids for a context of contextSize tokens. */
-    private abstract static class Encoder {
-        final int contextSize;
-
-        Encoder(int contextSize) {
-            this.contextSize = contextSize;
-        }
-
-        abstract int[] encode(List<Message> asked) throws IOException;
-    }
-
     /** Returns the token ids of the newest messages that leave space for an answer, as
      * edgespec/decoding/chat.py does. */
-    private int[] fitPrompt(Encoder encoder, Listener listener) throws IOException {
-        int reserve = Math.min(settings.maxTokens, encoder.contextSize / 4);
+    private int[] fitPrompt(boolean remote, int contextSize, Listener listener) throws IOException {
+        int reserve = Math.min(settings.maxTokens, contextSize / 4);
         List<Message> asked = answered();
         int first = asked.get(0).role.equals("system") ? 1 : 0;
         int dropped = 0;
         while (true) {
-            int[] prompt = encoder.encode(asked);
-            if (prompt.length + reserve <= encoder.contextSize) {
+            int[] prompt = remote ? server.tokenize(asked, stop) : settings.model.encodeChat(asked);
+            if (prompt.length + reserve <= contextSize) {
                 noteDropped(dropped, listener);
                 return prompt;
             }
             if (asked.size() - first < 3) {
                 throw new VerifierException.ContextFull("this message makes a prompt of " + prompt.length
-                        + " tokens; the context has room for " + (encoder.contextSize - reserve)
-                        + " beside the answer: ask something shorter");
+                        + " tokens; the context has room for " + (contextSize - reserve)
+                        + " besides the answer: ask something shorter");
             }
             asked.subList(first, first + 2).clear();
             dropped += 2;

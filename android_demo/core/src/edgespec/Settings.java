@@ -3,7 +3,7 @@ package edgespec;
 import java.io.File;
 
 /**
- * The settings of a conversation. Set the fields and pass the object to {@link Chat}, which copies it.
+ * The settings of a conversation. Set the fields, then pass the object to {@link Chat}.
  */
 public final class Settings {
     /** URL of the verification server: ws://, wss://, http:// or https://; "" for none. */
@@ -22,18 +22,4 @@ public final class Settings {
     public long seed = 0;
     /** Milliseconds for which a lost connection is tried again before the server counts as gone. */
     public int timeoutMs = 10000;
-
-    /** Returns an independent copy. */
-    public Settings copy() {
-        Settings copy = new Settings();
-        copy.server = server;
-        copy.key = key;
-        copy.model = model;
-        copy.folder = folder;
-        copy.maxTokens = maxTokens;
-        copy.temperature = temperature;
-        copy.seed = seed;
-        copy.timeoutMs = timeoutMs;
-        return copy;
-    }
 }

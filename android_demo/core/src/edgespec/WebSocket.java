@@ -1,8 +1,10 @@
 package edgespec;
 
 import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
 import java.io.Closeable;
 import java.io.DataInputStream;
+import java.io.DataOutputStream;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.OutputStream;
@@ -242,10 +244,8 @@ final class WebSocket implements Closeable {
                 socket.setSoTimeout(1000);
                 write(CLOSE, new byte[] {1000 >> 8, (byte) 1000});
                 socket.shutdownOutput();
-            } catch (IOException error) {
-                // the connection is lost already
-            } catch (UnsupportedOperationException error) {
-                // TLS sockets of old Android versions cannot be closed in one direction only
+            } catch (IOException | UnsupportedOperationException error) {
+                // it is lost already, or a TLS socket of an old Android, which cannot be half-closed
             }
         }
         drop();
@@ -259,33 +259,23 @@ final class WebSocket implements Closeable {
 
     private synchronized void write(int opcode, byte[] payload) throws IOException {
         int n = payload.length;
-        FrameWriter frame = new FrameWriter();
-        frame.u8(0x80 | opcode);
-        if (n < 126) {
-            frame.u8(0x80 | n);
-        } else if (n < 1 << 16) {
-            frame.u8(0x80 | 126);
-            big(frame, n, 2);
-        } else {
-            frame.u8(0x80 | 127);
-            big(frame, n, 8);
+        ByteArrayOutputStream bytes = new ByteArrayOutputStream(n + 14);
+        DataOutputStream frame = new DataOutputStream(bytes);
+        frame.writeByte(0x80 | opcode);
+        frame.writeByte(0x80 | (n < 126 ? n : n < 1 << 16 ? 126 : 127));
+        if (n >= 1 << 16) {
+            frame.writeLong(n);
+        } else if (n >= 126) {
+            frame.writeShort(n);
         }
         byte[] mask = new byte[4];
         random.nextBytes(mask);
-        frame.raw(mask);
-        byte[] masked = new byte[n];
+        frame.write(mask);
         for (int i = 0; i < n; i++) {
-            masked[i] = (byte) (payload[i] ^ mask[i & 3]);
+            frame.writeByte(payload[i] ^ mask[i & 3]);
         }
-        frame.raw(masked);
-        out.write(frame.bytes());
+        bytes.writeTo(out);
         out.flush();
-    }
-
-    private static void big(FrameWriter frame, long value, int bytes) {
-        for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) {
-            frame.u8((int) (value >>> shift) & 0xFF);
-        }
     }
 
     // The thread that reads

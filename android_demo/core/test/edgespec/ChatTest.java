@@ -5,10 +5,8 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import java.io.File;
-import java.io.FileOutputStream;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
+import java.nio.file.Files;
 import java.util.Arrays;
 import java.util.List;
 import org.junit.After;
@@ -42,12 +40,7 @@ public class ChatTest {
             chat.close();
         }
         server.close();
-        assertEquals("what the server complains of", new ArrayList<String>(), server.faults);
-    }
-
-    private Chat chat() {
-        chat = new Chat(settings, new ArrayList<Message>());
-        return chat;
+        assertEquals("what the server complains of", List.of(), server.faults);
     }
 
     private Recorder ask(String text) {
@@ -56,59 +49,76 @@ public class ChatTest {
 
     private Recorder ask(String text, Recorder recorder) {
         if (chat == null) {
-            chat();
+            chat = new Chat(settings, List.of());
         }
         Stats stats = chat.send(text, recorder);
-        Stats last = recorder.stats.get(recorder.stats.size() - 1);
-        assertTrue("the last figures are those that send returns", last == stats);
+        assertTrue("the last figures are those that send returns", recorder.last() == stats);
         List<Message> said = chat.messages();
         boolean silent = recorder.text.length() == 0;
         assertEquals(silent ? text : recorder.text.toString(), said.get(said.size() - 1).content);
         return recorder;
     }
 
-    private static Stats last(Recorder recorder) {
-        return recorder.stats.get(recorder.stats.size() - 1);
+    private static void said(String expected, Recorder recorder) {
+        assertEquals(List.of(), recorder.errors);
+        assertEquals(expected, recorder.text.toString());
+        assertEquals("stop", recorder.last().finishReason);
     }
 
-    private static void said(String expected, Recorder recorder) {
-        assertEquals(new ArrayList<String>(), recorder.errors);
-        assertEquals(expected, recorder.text.toString());
-        assertEquals("stop", last(recorder).finishReason);
+    /** Asks a question and checks the answer. */
+    private Recorder answered(String text) {
+        Recorder heard = ask(text);
+        said(Toy.answer(text), heard);
+        return heard;
     }
 
     private static void failed(String sentence, Recorder recorder) {
         assertEquals(recorder.errors.toString(), 1, recorder.errors.size());
-        assertTrue(recorder.errors.get(0), recorder.errors.get(0).contains(sentence));
-        assertTrue(recorder.errors.get(0), recorder.errors.get(0).endsWith("."));
-        assertEquals("error", last(recorder).finishReason);
+        String error = recorder.errors.get(0);
+        assertTrue(error, error.contains(sentence) && error.endsWith("."));
+        assertEquals("error", recorder.last().finishReason);
+    }
+
+    /** A recorder that runs something once the answer has more than so many characters. */
+    private static Recorder after(int length, Runnable action) {
+        return new Recorder() {
+            private boolean done;
+
+            @Override
+            public void onText(String more, boolean wasDrafted) {
+                super.onText(more, wasDrafted);
+                if (!done && text.length() > length) {
+                    done = true;
+                    action.run();
+                }
+            }
+        };
+    }
+
+    private void until(int type) throws InterruptedException {
+        for (int i = 0; i < 500 && server.count(type) == 0; i++) {
+            Thread.sleep(10);
+        }
+        assertEquals(1, server.count(type));
     }
 
     @Test
     public void theTargetsText() {
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        Stats stats = last(heard);
-        assertEquals(Toy.answer(ASKED).getBytes(StandardCharsets.UTF_8).length + 1, stats.tokens);
+        Recorder heard = answered(ASKED);
+        Stats stats = heard.last();
+        assertEquals(Toy.bytes(Toy.answer(ASKED)).length + 1, stats.tokens);
         assertTrue("copies are drafted: " + stats.accepted, stats.accepted > 60);
         assertTrue("and shown as such: " + heard.drafted, heard.drafted > 60);
         assertTrue(stats.drafted >= stats.accepted);
         assertEquals("server", stats.source);
         assertTrue(stats.tokensPerSecond > 0);
-        assertEquals("user", chat.messages().get(0).role);
-        assertEquals("assistant", chat.messages().get(1).role);
-    }
-
-    @Test
-    public void betweenTwoDraftsTheServerDoesNotGoOn() {
-        ask(ASKED);
         FakeServer.Heard before = null;
         int together = 0;
         for (FakeServer.Heard verify : server.heard) {
             if (verify.type() == FakeServer.VERIFY) {
                 if (before != null && before.ids().length > 0 && verify.ids().length > 0) {
                     together++;
-                    assertEquals(0, verify.ahead());
+                    assertEquals("between two drafts the server does not go on", 0, verify.ahead());
                 } else {
                     assertTrue("a first draft may be followed by plain steps", verify.ahead() > 0);
                 }
@@ -126,7 +136,7 @@ public class ChatTest {
         RemoteVerifier verifier = new RemoteVerifier(remote, 0, 0, 5000, 5000, stop);
         SuffixDrafter lookup = new SuffixDrafter(2, 0);
         Drafting.Remote drafting = new Drafting.Remote(verifier, lookup, null);
-        IntList context = new IntList(Toy.encode(Arrays.asList(new Message("user", ASKED))));
+        IntList context = new IntList(Toy.encode(List.of(new Message("user", ASKED))));
         drafting.begin(context.toArray(), new int[0]);
         verifier.begin(context.toArray(), 200);
         for (int i = 0; i < 10; i++) {
@@ -153,7 +163,6 @@ public class ChatTest {
             assertFalse(piece, piece.contains("\ufffd"));
             assertFalse(piece, Character.isHighSurrogate(piece.charAt(piece.length() - 1)));
         }
-        said(Toy.answer("again"), ask("again"));
     }
 
     @Test
@@ -161,6 +170,8 @@ public class ChatTest {
         ask(ASKED);
         ask("And the cat?");
         assertEquals(4, chat.messages().size());
+        assertEquals("user", chat.messages().get(0).role);
+        assertEquals("assistant", chat.messages().get(1).role);
         FakeServer.Heard second = null;
         for (FakeServer.Heard frame : server.heard) {
             second = frame.type() == FakeServer.BEGIN ? frame : second;
@@ -171,64 +182,53 @@ public class ChatTest {
     }
 
     @Test
-    public void aCutAfterEveryFrame() throws IOException {
-        cutEverywhere(false, null);
+    public void aCutAfterEveryFrame() {
+        cutEverywhere(false);
     }
 
     @Test
-    public void aRestartAfterEveryFrame() throws IOException {
-        cutEverywhere(true, null);
+    public void aRestartAfterEveryFrame() {
+        cutEverywhere(true);
     }
 
     @Test
-    public void aCutAfterEveryFrameWhileTheModelDrafts() throws IOException {
-        cutEverywhere(true, new ToyModel(2048, 7));
+    public void aRestartAfterEveryFrameWhileTheModelDrafts() {
+        settings.model = new ToyModel(2048, 7);
+        cutEverywhere(true);
     }
 
-    private void cutEverywhere(boolean forget, ToyModel model) throws IOException {
-        settings.model = model;
+    private void cutEverywhere(boolean forget) {
         int resumed = 0;
-        for (int n = 3; ; n++) { // before OPENED it is a server that is not there
+        for (int n = 3; server.cutAfter.get() <= 0 || n == 3; n++) { // before OPENED it is a server that is not there
             server.forget();
             server.cutAfter.set(n);
             server.heard.clear();
-            Recorder heard = new Recorder();
-            if (forget) {
-                heard = new Recorder() {
-                    @Override
-                    public void onText(String more, boolean wasDrafted) {
-                        super.onText(more, wasDrafted);
-                        if (server.cutAfter.get() <= 0) {
-                            server.forget();
-                        }
+            Recorder heard = !forget ? new Recorder() : new Recorder() {
+                @Override
+                public void onText(String more, boolean wasDrafted) {
+                    super.onText(more, wasDrafted);
+                    if (server.cutAfter.get() <= 0) {
+                        server.forget();
                     }
-                };
-            }
+                }
+            };
             chat = null;
             said(Toy.answer(ASKED), ask(ASKED, heard));
-            assertEquals("cut after " + n, Arrays.<String>asList(), server.faults);
+            assertEquals("cut after " + n, List.of(), server.faults);
             assertTrue("the server answers again and again, no model steps in", heard.notes.isEmpty());
             chat.close();
             resumed += server.count(FakeServer.OPEN) - 1;
-            if (server.cutAfter.get() > 0) {
-                assertTrue("so many cuts were survived: " + resumed + " of " + n, resumed > 10);
-                return;
-            }
         }
+        assertTrue("so many cuts were survived: " + resumed, resumed > 10);
     }
 
     @Test
     public void plainTokensComeWithoutBeingAskedFor() throws Exception {
         server.costs = new long[][] {{1, 1000}, {2, 50000}}; // drafts never pay
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        assertEquals(0, last(heard).drafted);
+        assertEquals(0, answered(ASKED).last().drafted);
         assertEquals(1, server.count(FakeServer.VERIFY));
         assertTrue(server.count(FakeServer.MORE) > 3);
-        for (int i = 0; i < 500 && server.count(FakeServer.CANCEL) == 0; i++) {
-            Thread.sleep(10);
-        }
-        assertEquals("the end is the device's to see", 1, server.count(FakeServer.CANCEL));
+        until(FakeServer.CANCEL); // the end is the device's to see
     }
 
     @Test
@@ -240,8 +240,8 @@ public class ChatTest {
             chat = null;
             Recorder heard = ask(ASKED);
             assertEquals(Toy.answer(ASKED).substring(0, 30), heard.text.toString());
-            assertEquals(30, last(heard).tokens);
-            assertEquals("length", last(heard).finishReason);
+            assertEquals(30, heard.last().tokens);
+            assertEquals("length", heard.last().finishReason);
         }
         long most = 0;
         for (FakeServer.Heard frame : server.heard) {
@@ -253,63 +253,39 @@ public class ChatTest {
     @Test
     public void cancelKeepsWhatWasSaid() {
         server.delayMs = 5;
-        Recorder heard = new Recorder() {
-            @Override
-            public void onText(String more, boolean wasDrafted) {
-                super.onText(more, wasDrafted);
-                if (text.length() > 10) {
-                    chat.cancel();
-                }
-            }
-        };
-        ask(ASKED, heard);
-        assertEquals("cancelled", last(heard).finishReason);
+        Recorder heard = ask(ASKED, after(10, () -> chat.cancel()));
+        assertEquals("cancelled", heard.last().finishReason);
         assertTrue(heard.errors.isEmpty());
         assertTrue(Toy.answer(ASKED).startsWith(heard.text.toString()));
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test(timeout = 30000)
     public void cancelWhileTheServerSaysNothing() throws Exception {
-        server.silent = true;
-        cancelledAfter(3);
-        server.silent = false;
-        said(Toy.answer("next"), ask("next"));
-    }
-
-    @Test(timeout = 30000)
-    public void cancelWhileItIsAskedForTokenIds() throws Exception {
-        server.stalls = true;
-        cancelledAfter(3);
-        server.stalls = false;
-        said(Toy.answer("next"), ask("next"));
-    }
-
-    private boolean verdictIsDue() {
-        return server.silent && server.count(FakeServer.VERIFY) == 0;
-    }
-
-    /** Sends a question, and cancels once the server has received so many requests. */
-    private void cancelledAfter(final int requests) throws Exception {
         settings.timeoutMs = 60000;
-        chat();
-        Thread canceller = new Thread() {
-            @Override
-            public void run() {
-                try {
-                    while (server.requests.size() < requests || verdictIsDue()) {
-                        Thread.sleep(5);
-                    }
-                } catch (InterruptedException error) {
-                    return;
-                }
-                chat.cancel();
+        server.silent = true;
+        cancelled();
+        server.silent = false;
+        answered("next");
+        server.stalls = true;
+        cancelled();
+        server.stalls = false;
+        answered("last");
+    }
+
+    /** Asks a question and cancels it after the server has got its last request. */
+    private void cancelled() throws Exception {
+        int requests = server.requests.size();
+        Thread canceller = new Thread(() -> {
+            while (server.requests.size() == requests || server.silent && server.count(FakeServer.VERIFY) == 0) {
+                Thread.yield();
             }
-        };
+            chat.cancel();
+        });
         canceller.start();
         Recorder heard = ask(ASKED);
         canceller.join();
-        assertEquals("cancelled", last(heard).finishReason);
+        assertEquals("cancelled", heard.last().finishReason);
         assertTrue(heard.errors.isEmpty());
     }
 
@@ -319,11 +295,11 @@ public class ChatTest {
         settings.timeoutMs = 800;
         failed("has not answered for 0.8 s", ask(ASKED));
         server.silent = false;
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
-    public void aWrongKeyIsSaidAtOnce() {
+    public void keys() {
         server.key = "right";
         settings.key = "wrong";
         settings.model = new ToyModel(2048, 0);
@@ -332,41 +308,26 @@ public class ChatTest {
         assertEquals(1, chat.messages().size());
         settings.key = "right";
         chat = null;
-        said(Toy.answer(ASKED), ask(ASKED));
-    }
-
-    @Test
-    public void aKeyThatIsTakenAway() {
-        ask(ASKED);
+        answered(ASKED);
         server.key = "another";
         failed("refuses the key; give one that it knows", ask("next"));
-    }
-
-    @Test
-    public void aKeyThatCannotBeOne() {
         settings.key = "a\r\nb";
+        chat = null;
         failed("The key has a blank", ask(ASKED));
-        assertEquals(0, server.requests.size());
     }
 
     @Test
     public void noServer() throws IOException {
         server.close();
-        failed("o verification server answers at " + settings.server.substring(5), ask(ASKED));
+        failed("o verification server answers at " + server.name(), ask(ASKED));
         assertEquals("the question stays", ASKED, chat.messages().get(0).content);
         server = server.again();
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
         assertEquals(3, chat.messages().size());
-    }
-
-    @Test
-    public void neitherServerNorModel() {
+        chat = null;
         settings.server = " ";
         failed("neither a server nor a model", ask(ASKED));
-    }
-
-    @Test
-    public void anAddressThatIsNone() {
+        chat = null;
         settings.server = "192.168.1.5:8080";
         failed("is no address of a verification server", ask(ASKED));
     }
@@ -376,28 +337,18 @@ public class ChatTest {
         settings.server = "";
         ToyModel model = new ToyModel(512, 0);
         settings.model = model;
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        assertEquals("device", last(heard).source);
-        assertEquals(0, last(heard).drafted);
+        Recorder heard = answered(ASKED);
+        assertEquals("device", heard.last().source);
+        assertEquals(0, heard.last().drafted);
         int before = model.decoded;
-        said(Toy.answer("more"), ask("more"));
-        int steps = Toy.answer("more").getBytes(StandardCharsets.UTF_8).length + 1;
+        answered("more");
+        int steps = Toy.bytes(Toy.answer("more")).length + 1;
         assertTrue("the conversation is not read again", model.decoded - before <= steps + 2);
         assertTrue("long prompts are read in pieces", model.largest <= ModelCache.CHUNK);
-    }
-
-    @Test
-    public void aModelThatFails() {
-        settings.server = "";
-        ToyModel model = new ToyModel(512, 0);
-        model.failAfter = 20;
-        settings.model = model;
-        Recorder heard = ask(ASKED);
-        failed("The engine says no", heard);
-        assertTrue(Toy.answer(ASKED).startsWith(heard.text.toString()));
+        model.failAfter = model.decoded + 20;
+        failed("The engine says no", ask(ASKED));
         model.failAfter = Integer.MAX_VALUE;
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
@@ -418,31 +369,22 @@ public class ChatTest {
         settings.timeoutMs = 1000;
         server.delayMs = 2;
         server.costs = new long[][] {{1, 1000}, {2, 50000}}; // plain: one token after another
-        Recorder heard = new Recorder() {
-            @Override
-            public void onText(String more, boolean wasDrafted) {
-                super.onText(more, wasDrafted);
-                if (text.length() == 60) {
-                    try {
-                        server.close();
-                    } catch (IOException error) {
-                        errors.add(error.toString());
-                    }
-                }
+        Recorder heard = ask(ASKED, after(60, () -> {
+            try {
+                server.close();
+            } catch (IOException error) {
+                throw new AssertionError(error);
             }
-        };
-        said(Toy.answer(ASKED), ask(ASKED, heard));
+        }));
+        said(Toy.answer(ASKED), heard);
         assertEquals(heard.notes.toString(), 1, heard.notes.size());
         assertTrue(heard.notes.get(0), heard.notes.get(0).endsWith("the model on the device answers."));
-        assertEquals("device", last(heard).source);
-        Recorder still = ask("still away?");
-        said(Toy.answer("still away?"), still);
-        assertTrue("that was said already: " + still.notes, still.notes.isEmpty());
+        assertEquals("device", heard.last().source);
+        assertEquals("that was said already", List.of(), answered("still away?").notes);
         server = server.again();
-        Recorder back = ask("back?");
-        said(Toy.answer("back?"), back);
-        assertEquals(Arrays.asList("The server is back."), back.notes);
-        assertEquals("server", last(back).source);
+        Recorder back = answered("back?");
+        assertEquals(List.of("The server is back."), back.notes);
+        assertEquals("server", back.last().source);
     }
 
     @Test
@@ -451,22 +393,11 @@ public class ChatTest {
         settings.model = model;
         server.costs = new long[][] {{1, 200000}, {8, 210000}, {32, 230000}};
         server.delayMs = 20; // it reads while it waits
-        String asked = "abcdefghijklmnopqrstuvwxyz0123456789";
-        Recorder heard = ask(asked);
-        said(Toy.answer(asked), heard);
+        answered("abcdefghijklmnopqrstuvwxyz0123456789");
         assertTrue("steps: " + server.count(FakeServer.VERIFY), server.count(FakeServer.VERIFY) < 30);
         assertTrue(model.decoded > 0);
-    }
-
-    @Test
-    public void aModelThatFailsNoLongerDrafts() {
-        ToyModel model = new ToyModel(2048, 0);
-        model.failAfter = 1;
-        settings.model = model;
-        server.costs = new long[][] {{1, 200000}, {8, 210000}};
-        server.delayMs = 20;
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
+        model.failAfter = model.decoded;
+        Recorder heard = answered(ASKED);
         assertEquals(1, heard.notes.size());
         assertTrue(heard.notes.get(0), heard.notes.get(0).contains("no longer drafts"));
     }
@@ -476,68 +407,50 @@ public class ChatTest {
         ToyModel model = new ToyModel(2048, 0);
         model.hash = new byte[16];
         settings.model = model;
-        said(Toy.answer(ASKED), ask(ASKED));
+        answered(ASKED);
         assertEquals(0, model.decoded);
     }
 
     @Test
     public void needIsAnsweredWithTheContext() {
-        server.firstSay.add(FakeServer.need(3, 0));
-        server.firstSay.add(FakeServer.need(0, 0));
-        said(Toy.answer(ASKED), ask(ASKED));
+        server.firstSay.addAll(List.of(FakeServer.need(3, 0), FakeServer.need(0, 0)));
+        answered(ASKED);
         assertEquals(3, server.count(FakeServer.BEGIN));
-    }
-
-    @Test
-    public void needWithoutEnd() {
         for (int i = 0; i < 9; i++) {
             server.firstSay.add(FakeServer.need(0, 0));
         }
         failed("asks for the same context again and again", ask(ASKED));
         server.firstSay.clear();
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
     public void busyIsAskedAgain() {
-        server.firstSay.add(FakeServer.busy(20, "the cache is full"));
-        server.firstSay.add(FakeServer.busy(0, "the cache is full"));
-        said(Toy.answer(ASKED), ask(ASKED));
-    }
-
-    @Test
-    public void busyForTooLong() {
+        server.firstSay.addAll(List.of(FakeServer.busy(20, "the cache is full"), FakeServer.busy(0, "it is full")));
+        answered(ASKED);
+        chat = null;
         settings.timeoutMs = 800;
         for (int i = 0; i < 9; i++) {
             server.firstSay.add(FakeServer.busy(300, "the cache is full"));
         }
         failed("has no room: the cache is full", ask(ASKED));
-    }
-
-    @Test
-    public void allSessionsTaken() {
+        chat = null;
         server.refusal = FakeServer.busy(5000, "all 256 sessions are taken");
         failed("all 256 sessions are taken", ask(ASKED));
     }
 
     @Test
-    public void errorsByTheirCode() {
+    public void errorsOfTheServer() {
         for (int code = 1; code <= Frame.Error.CONTEXT_FULL; code++) {
             server.firstSay.add(FakeServer.error(code, "told by code " + code));
             failed("told by code " + code, ask(ASKED));
-            said(Toy.answer("next"), ask("next"));
+            answered("next");
         }
-    }
-
-    @Test
-    public void aServerThatCloses() {
+        int connections = server.connections();
         server.firstSay.add(FakeServer.error(Frame.Error.CLOSING, "the server is shutting down"));
-        said(Toy.answer(ASKED), ask(ASKED));
-        assertEquals(2, server.count(FakeServer.OPEN));
-    }
-
-    @Test
-    public void noRoomForAnotherConnection() {
+        answered(ASKED);
+        assertEquals("it asks again", connections + 1, server.connections());
+        chat = null;
         server.status = "503 Service Unavailable";
         failed("has no room now (HTTP 503)", ask(ASKED));
         server.status = "404 Not Found";
@@ -547,20 +460,14 @@ public class ChatTest {
     @Test
     public void anotherModelAfterARestart() {
         server.delayMs = 2;
-        Recorder heard = ask(ASKED, new Recorder() {
-            @Override
-            public void onText(String more, boolean wasDrafted) {
-                super.onText(more, wasDrafted);
-                if (text.length() > 20 && server.model.equals("toy")) {
-                    server.model = "other";
-                    server.forget();
-                    server.cut();
-                }
-            }
-        });
+        Recorder heard = ask(ASKED, after(20, () -> {
+            server.model = "other";
+            server.forget();
+            server.cut();
+        }));
         failed("this server has other", heard);
         assertTrue(heard.text.length() > 20);
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
@@ -571,61 +478,49 @@ public class ChatTest {
         failed("added token 9999", ask(ASKED));
         server.firstSay.add(server.opened(new byte[16]));
         failed("sent another frame instead of a verdict", ask(ASKED));
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
     public void theVocabularyIsKept() throws IOException {
         settings.folder = temporary.getRoot();
-        said(Toy.answer(ASKED), ask(ASKED));
-        File kept = new File(temporary.getRoot(), Server.hex(Toy.hash()) + ".vocabulary");
+        answered(ASKED);
+        File kept = new File(temporary.getRoot(), "vocabulary");
         assertEquals(Toy.vocabulary().length, kept.length());
         chat = null;
-        said(Toy.answer(ASKED), ask(ASKED));
+        answered(ASKED);
         String asked = "GET /v1/vocabulary HTTP/1.1 \"" + Server.hex(Toy.hash()) + "\"";
         assertTrue(server.requests.toString(), server.requests.contains(asked));
-        FileOutputStream out = new FileOutputStream(kept);
-        out.write(Toy.vocabulary(), 0, 100);
-        out.close();
+        Files.write(kept.toPath(), Arrays.copyOf(Toy.vocabulary(), 100));
         chat = null;
-        failed("was damaged", ask(ASKED));
-        said(Toy.answer("next"), ask("next"));
+        answered("a damaged file is fetched anew");
         assertEquals(Toy.vocabulary().length, kept.length());
-    }
-
-    @Test
-    public void aFolderThatIsNotThere() {
         settings.folder = new File(temporary.getRoot(), "nowhere");
-        said(Toy.answer(ASKED), ask(ASKED));
+        chat = null;
+        answered("no folder");
     }
 
     @Test
     public void oldMessagesMakeRoom() {
         server.contextSize = 500;
         settings.maxTokens = 200;
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
+        ask(ASKED);
         ask(ASKED + " once");
-        Recorder third = ask(ASKED + " more");
-        said(Toy.answer(ASKED + " more"), third);
-        assertEquals(third.notes.toString(), 1, third.notes.size());
-        assertTrue(third.notes.get(0).contains("the oldest messages are left out"));
+        List<String> notes = answered(ASKED + " more").notes;
+        assertEquals(notes.toString(), 1, notes.size());
+        assertTrue(notes.get(0).contains("the oldest messages are left out"));
         assertEquals("they stay in the conversation", 6, chat.messages().size());
     }
 
     @Test
-    public void aMessageTooLongForTheContext() {
+    public void theContextIsFull() {
         server.contextSize = 100;
-        failed("the context has room for 75 beside the answer", ask(new String(new char[90])));
-        said(Toy.answer("hi"), ask("hi"));
-    }
-
-    @Test
-    public void theContextEndsTheAnswer() {
-        server.contextSize = 100;
+        failed("the context has room for 75 besides the answer", ask(new String(new char[90])));
+        answered("hi");
+        chat = null;
         Recorder heard = ask("0123456789012345678901234567890123456789");
-        assertEquals("length", last(heard).finishReason);
-        assertEquals(100 + 1 - 43, last(heard).tokens);
+        assertEquals("length", heard.last().finishReason);
+        assertEquals(100 + 1 - 43, heard.last().tokens);
         assertTrue(heard.errors.isEmpty());
     }
 
@@ -637,12 +532,5 @@ public class ChatTest {
             Thread.sleep(10);
         }
         assertEquals(1, server.goodbyes.get());
-    }
-
-    @Test
-    public void settingsAreCopied() {
-        chat();
-        settings.server = "";
-        said(Toy.answer(ASKED), ask(ASKED));
     }
 }

@@ -5,6 +5,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
+import java.lang.reflect.Proxy;
 import java.util.Arrays;
 import java.util.Collections;
 import org.junit.Before;
@@ -19,41 +20,13 @@ public class ModelDrafterTest {
     private int asked;
 
     /** Returns a verifier whose verdict arrives after it was asked for it so many times. */
-    private Verifier verdictAfter(final int evaluations) {
+    private Verifier verdictAfter(int evaluations) {
         asked = 0;
-        return new Verifier() {
-            @Override
-            public boolean ready() {
-                return asked++ >= evaluations;
-            }
-
-            @Override
-            public int contextSize() {
-                throw new AssertionError("a drafter only asks whether the verdict has arrived");
-            }
-
-            @Override
-            public int maxDraft() {
-                throw new AssertionError("a drafter only asks whether the verdict has arrived");
-            }
-
-            @Override
-            public void begin(int[] prompt, int maxTokens) {}
-
-            @Override
-            public void submit(int[] draft) {}
-
-            @Override
-            public Verdict result() {
-                throw new AssertionError("a drafter only asks whether the verdict has arrived");
-            }
-
-            @Override
-            public void accept(int[] tokens) {}
-
-            @Override
-            public void finish() {}
-        };
+        return (Verifier) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {Verifier.class},
+                (proxy, method, arguments) -> {
+                    assertEquals("a drafter only asks whether the verdict is there", "ready", method.getName());
+                    return asked++ >= evaluations;
+                });
     }
 
     @Before

@@ -34,9 +34,7 @@ public class Activity extends Context {
         onCreateOptionsMenu(fakeMenu);
     }
 
-    public void fakeStart() {
-        onStart();
-    }
+    public void fakeStart() { onStart(); }
 
     public Bundle fakeStop() {
         Bundle state = new Bundle();
@@ -46,43 +44,17 @@ public class Activity extends Context {
     }
 
     /** Delivers the result of the app that was started. */
-    public void fakeResult(int result, Intent data) {
-        onActivityResult(asked, result, data);
-    }
-
-    public final Application getApplication() {
-        return application;
-    }
-
+    public void fakeResult(int result, Intent data) { onActivityResult(asked, result, data); }
+    public final Application getApplication() { return application; }
     protected void onCreate(Bundle saved) {}
-
     protected void onStart() {}
-
     protected void onStop() {}
-
-    protected void onSaveInstanceState(Bundle state) {
-        fakeContent.fakeSave(state.fakeViews);
-    }
-
-    public void setContentView(View view) {
-        fakeContent = view;
-    }
-
-    public void setTitle(int id) {
-        fakeTitle = getString(id);
-    }
-
-    public boolean onCreateOptionsMenu(Menu menu) {
-        return true;
-    }
-
-    public boolean onOptionsItemSelected(MenuItem item) {
-        return false;
-    }
-
-    public void onBackPressed() {
-        fakeFinished = true;
-    }
+    protected void onSaveInstanceState(Bundle state) { fakeContent.fakeSave(state.fakeViews); }
+    public void setContentView(View view) { fakeContent = view; }
+    public void setTitle(int id) { fakeTitle = getString(id); }
+    public boolean onCreateOptionsMenu(Menu menu) { return true; }
+    public boolean onOptionsItemSelected(MenuItem item) { return false; }
+    public void onBackPressed() { fakeFinished = true; }
 
     public void startActivityForResult(Intent intent, int request) {
         if (!fakeHasPicker) {

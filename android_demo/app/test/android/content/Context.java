@@ -17,48 +17,24 @@ public class Context {
         this.resources = resources;
     }
 
-    public Resources getResources() {
-        return resources;
-    }
-
-    public File getFilesDir() {
-        return folder;
-    }
-
-    public File getCacheDir() {
-        return folder;
-    }
-
-    public File getExternalFilesDir(String type) {
-        return folder;
-    }
+    public Resources getResources() { return resources; }
+    public File getFilesDir() { return folder; }
+    public File getCacheDir() { return folder; }
+    public File getExternalFilesDir(String type) { return folder; }
 
     public ComponentName startService(Intent service) {
         fakeServices.add(service.fakeComponent);
         return new ComponentName();
     }
 
-    public boolean stopService(Intent service) {
-        return fakeServices.remove(service.fakeComponent);
-    }
-
-    public final String getString(int id) {
-        return resources.getString(id);
-    }
-
-    public final String getString(int id, Object... arguments) {
-        return resources.getString(id, arguments);
-    }
-
-    public final int getColor(int id) {
-        return resources.fakeColor(id);
-    }
+    public boolean stopService(Intent service) { return fakeServices.remove(service.fakeComponent); }
+    public final String getString(int id) { return resources.getString(id); }
+    public final String getString(int id, Object... arguments) { return resources.getString(id, arguments); }
+    public final int getColor(int id) { return resources.fakeColor(id); }
 
     public SharedPreferences getSharedPreferences(String name, int mode) {
         return FakePreferences.of(new File(folder, name));
     }
 
-    public ContentResolver getContentResolver() {
-        return new ContentResolver();
-    }
+    public ContentResolver getContentResolver() { return new ContentResolver(); }
 }

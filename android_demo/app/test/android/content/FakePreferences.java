@@ -25,9 +25,7 @@ final class FakePreferences implements SharedPreferences, SharedPreferences.Edit
     }
 
     @Override
-    public Editor edit() {
-        return this;
-    }
+    public Editor edit() { return this; }
 
     @Override
     public Editor putString(String key, String value) {

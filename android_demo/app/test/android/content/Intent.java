@@ -19,15 +19,7 @@ public class Intent {
         fakeComponent = component.getSimpleName();
     }
 
-    public Intent addCategory(String category) {
-        return this;
-    }
-
-    public Intent setType(String type) {
-        return this;
-    }
-
-    public Uri getData() {
-        return fakeData;
-    }
+    public Intent addCategory(String category) { return this; }
+    public Intent setType(String type) { return this; }
+    public Uri getData() { return fakeData; }
 }

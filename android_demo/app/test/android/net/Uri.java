@@ -5,7 +5,5 @@ import java.io.File;
 public class Uri {
     public final File fakeFile;
 
-    public Uri(File file) {
-        fakeFile = file;
-    }
+    public Uri(File file) { fakeFile = file; }
 }

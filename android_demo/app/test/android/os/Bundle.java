@@ -8,11 +8,6 @@ public final class Bundle {
     public final Map<Integer, Object> fakeViews = new HashMap<>();
     private final Map<String, Boolean> booleans = new HashMap<>();
 
-    public void putBoolean(String key, boolean value) {
-        booleans.put(key, value);
-    }
-
-    public boolean getBoolean(String key) {
-        return booleans.getOrDefault(key, false);
-    }
+    public void putBoolean(String key, boolean value) { booleans.put(key, value); }
+    public boolean getBoolean(String key) { return booleans.getOrDefault(key, false); }
 }

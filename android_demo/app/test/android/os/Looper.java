@@ -7,9 +7,7 @@ import java.util.concurrent.TimeUnit;
 public final class Looper {
     public static final LinkedBlockingQueue<Runnable> FAKE_QUEUE = new LinkedBlockingQueue<>();
 
-    public static Looper getMainLooper() {
-        return new Looper();
-    }
+    public static Looper getMainLooper() { return new Looper(); }
 
     /** Waits for the next task and runs it; returns false if none has come in time. */
     public static boolean fakeRunOne(long waitMs) {

@@ -8,9 +8,7 @@ public class SpannableString {
     private final String text;
     private final List<int[]> spans = new ArrayList<>();
 
-    public SpannableString(CharSequence text) {
-        this.text = text.toString();
-    }
+    public SpannableString(CharSequence text) { this.text = text.toString(); }
 
     public void setSpan(Object what, int start, int end, int flags) {
         spans.add(new int[] {start, end, ((ForegroundColorSpan) what).fakeColor});
@@ -26,7 +24,5 @@ public class SpannableString {
     }
 
     @Override
-    public String toString() {
-        return text;
-    }
+    public String toString() { return text; }
 }

@@ -21,14 +21,10 @@ public final class FakeMenu implements Menu {
         }
 
         @Override
-        public int getItemId() {
-            return id;
-        }
+        public int getItemId() { return id; }
 
         @Override
-        public boolean isChecked() {
-            return checked;
-        }
+        public boolean isChecked() { return checked; }
 
         @Override
         public MenuItem setChecked(boolean value) {
@@ -37,9 +33,7 @@ public final class FakeMenu implements Menu {
         }
 
         @Override
-        public MenuItem setCheckable(boolean value) {
-            return this;
-        }
+        public MenuItem setCheckable(boolean value) { return this; }
 
         @Override
         public void setShowAsAction(int when) {}

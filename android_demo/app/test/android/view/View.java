@@ -27,83 +27,30 @@ public class View {
     private int visibility;
     private int scrollY;
 
-    public View(Context context) {
-        this.context = context;
-    }
-
-    public final Context getContext() {
-        return context;
-    }
-
-    public void setId(int id) {
-        fakeId = id;
-    }
-
-    public void setTag(Object tag) {
-        this.tag = tag;
-    }
-
-    public Object getTag() {
-        return tag;
-    }
-
-    public void setVisibility(int visibility) {
-        this.visibility = visibility;
-    }
-
-    public int getVisibility() {
-        return visibility;
-    }
-
-    public void setMinimumWidth(int minimum) {
-        fakeMinimumWidth = minimum;
-    }
-
-    public void setMinimumHeight(int minimum) {
-        fakeMinimumHeight = minimum;
-    }
-
+    public View(Context context) { this.context = context; }
+    public final Context getContext() { return context; }
+    public void setId(int id) { fakeId = id; }
+    public int getId() { return fakeId; }
+    public void setTag(Object tag) { this.tag = tag; }
+    public Object getTag() { return tag; }
+    public void setVisibility(int visibility) { this.visibility = visibility; }
+    public int getVisibility() { return visibility; }
+    public void setMinimumWidth(int minimum) { fakeMinimumWidth = minimum; }
+    public void setMinimumHeight(int minimum) { fakeMinimumHeight = minimum; }
     public void setPadding(int left, int top, int right, int bottom) {}
     public void setBackground(Drawable background) {}
-
-    public void setOnClickListener(OnClickListener listener) {
-        onClick = listener;
-    }
-
-    public void setContentDescription(CharSequence description) {
-        fakeDescription = description.toString();
-    }
-
+    public void setOnClickListener(OnClickListener listener) { onClick = listener; }
+    public void setContentDescription(CharSequence description) { fakeDescription = description.toString(); }
     public void setAccessibilityLiveRegion(int mode) {}
-
-    public void announceForAccessibility(CharSequence text) {
-        fakeAnnounced.add(text.toString());
-    }
-
-    public boolean post(Runnable task) {
-        return Looper.FAKE_QUEUE.add(task);
-    }
-
-    public void scrollTo(int x, int y) {
-        scrollY = y;
-    }
-
-    public final int getScrollY() {
-        return scrollY;
-    }
-
-    public final int getHeight() {
-        return fakeHeight;
-    }
+    public void announceForAccessibility(CharSequence text) { fakeAnnounced.add(text.toString()); }
+    public boolean post(Runnable task) { return Looper.FAKE_QUEUE.add(task); }
+    public void scrollTo(int x, int y) { scrollY = y; }
+    public final int getScrollY() { return scrollY; }
+    public final int getHeight() { return fakeHeight; }
 
     /** Clicks the view, as a finger does. */
-    public void fakeClick() {
-        onClick.onClick(this);
-    }
-
-    public boolean fakeIsTouchable() {
-        return onClick != null;
-    }
+    public void fakeClick() { onClick.onClick(this); }
+    public boolean fakeIsTouchable() { return onClick != null; }
 
     /** Returns this view or the view in it with that id, or null. */
     public View fakeFind(int wanted) {
@@ -123,9 +70,7 @@ public class View {
     }
 
     /** Saves what the user has entered if the view has an id, as Android does. */
-    public void fakeSave(Map<Integer, Object> into) {
-        children.forEach(child -> child.fakeSave(into));
-    }
+    public void fakeSave(Map<Integer, Object> into) { children.forEach(child -> child.fakeSave(into)); }
 
     public void fakeRestore(Map<Integer, Object> from) {
         children.forEach(child -> child.fakeRestore(from));

@@ -3,7 +3,5 @@ package android.widget;
 import android.content.Context;
 
 public class Button extends TextView {
-    public Button(Context context) {
-        super(context);
-    }
+    public Button(Context context) { super(context); }
 }

@@ -8,9 +8,7 @@ public class EditText extends TextView {
     public String fakeHint = "";
     public boolean fakeIsPassword;
 
-    public EditText(Context context) {
-        super(context);
-    }
+    public EditText(Context context) { super(context); }
 
     public Editable getText() {
         String text = fakeText.toString();
@@ -22,23 +20,13 @@ public class EditText extends TextView {
         };
     }
 
-    public final void setHint(int id) {
-        fakeHint = getContext().getString(id);
-    }
-
+    public final void setHint(int id) { fakeHint = getContext().getString(id); }
     public void setMaxLines(int lines) {}
-
-    public void setInputType(int type) {
-        fakeIsPassword = (type & 0x80) != 0;
-    }
+    public void setInputType(int type) { fakeIsPassword = (type & 0x80) != 0; }
 
     @Override
-    public void fakeSave(Map<Integer, Object> into) {
-        into.put(fakeId, fakeText);
-    }
+    public void fakeSave(Map<Integer, Object> into) { into.put(fakeId, fakeText); }
 
     @Override
-    public void fakeRestore(Map<Integer, Object> from) {
-        fakeText = from.get(fakeId);
-    }
+    public void fakeRestore(Map<Integer, Object> from) { fakeText = from.get(fakeId); }
 }

@@ -4,7 +4,5 @@ import android.content.Context;
 import android.view.ViewGroup;
 
 public class FrameLayout extends ViewGroup {
-    public FrameLayout(Context context) {
-        super(context);
-    }
+    public FrameLayout(Context context) { super(context); }
 }

@@ -4,9 +4,7 @@ import android.content.Context;
 import android.view.ViewGroup;
 
 public class LinearLayout extends ViewGroup {
-    public LinearLayout(Context context) {
-        super(context);
-    }
+    public LinearLayout(Context context) { super(context); }
 
     public static class LayoutParams extends ViewGroup.LayoutParams {
         public int gravity;

@@ -250,12 +250,9 @@ public class ChatActivityTest {
 
     @Test
     public void aDamagedFileIsSaidAndDoesNoHarm() throws IOException {
-        byte[][] damaged = {
-            {}, {2, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0, 9, 1}, {1, 0, 0, 0, 0, 1, 1, 127, -1, -1, -1},
-        };
-        for (byte[] bytes : damaged) {
+        for (String damaged : List.of("", "{", "[]", "{\"entries\": [{}]}", "{\"entries\": [], \"answering\": 5}")) {
             phone.activity.fakeStop();
-            Files.write(new File(folder.getRoot(), "conversation").toPath(), bytes);
+            Files.writeString(new File(folder.getRoot(), "conversation").toPath(), damaged);
             phone.startApp();
             phone.launch();
             assertTrue(phone.shows("The saved conversation could not be read"));

@@ -51,9 +51,7 @@ public class Resources {
         throw new AssertionError("there is no " + type + " of id " + id);
     }
 
-    public String getString(int id) {
-        return value("string", id);
-    }
+    public String getString(int id) { return value("string", id); }
 
     public String getString(int id, Object... arguments) {
         return String.format(Locale.ENGLISH, value("string", id), arguments);
@@ -63,7 +61,5 @@ public class Resources {
         return 0xFF000000 | Integer.parseInt(value("color", id).substring(1), 16);
     }
 
-    public DisplayMetrics getDisplayMetrics() {
-        return new DisplayMetrics();
-    }
+    public DisplayMetrics getDisplayMetrics() { return new DisplayMetrics(); }
 }
