@@ -169,6 +169,6 @@ final class ModelDrafter {
     }
 
     private void fail(IOException error) {
-        failure = "the model on the device fails and no longer drafts: " + WebSocket.reason(error);
+        failure = "the model on the device fails and no longer drafts: " + VerifierException.reason(error);
     }
 }

@@ -6,7 +6,7 @@ import java.util.Arrays;
 import java.util.Random;
 
 /**
- * Reaches a target on another machine, behind "edgespec serve", by the protocol of
+ * Reaches a target on another machine, served by "edgespec serve", by the protocol of
  * docs/concepts/protocol.md. edgespec/verifiers/remote/ is the same in Python.
  *
  * <p>Plain steps are not asked for one by one: the server emits tokens by itself and is told when to
@@ -130,7 +130,7 @@ final class RemoteVerifier implements Verifier, Closeable {
     public boolean ready() throws VerifierException {
         while (connection != null && arrived == null && connection.ready()) {
             try {
-                Frame frame = decode(connection.receive(0));
+                Frame frame = Wire.decode(connection.receive(0));
                 boolean past = frame instanceof Frame.Answer && ((Frame.Answer) frame).round != due;
                 arrived = past ? null : frame; // drop answers of earlier rounds
             } catch (VerifierException.Unavailable error) {
@@ -289,14 +289,11 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private void connect(int connectTimeoutMs) throws VerifierException {
         connection = server.connect(connectTimeoutMs, stop);
-        boolean opened = false;
         try {
             open(connectTimeoutMs);
-            opened = true;
-        } finally {
-            if (!opened) {
-                drop();
-            }
+        } catch (VerifierException error) {
+            drop();
+            throw error;
         }
     }
 
@@ -379,26 +376,14 @@ final class RemoteVerifier implements Verifier, Closeable {
             } catch (VerifierException.Unavailable error) {
                 drop();
                 throw new VerifierException.Unavailable(server + ": " + error.getMessage());
-            } catch (ProtocolException error) {
-                drop();
-                throw error;
             }
             if (data != null) {
-                arrived = decode(data);
+                arrived = Wire.decode(data);
             } else if (System.nanoTime() > end) {
                 drop();
                 throw new VerifierException.Unavailable(
                         server + " has not answered for " + timeoutMs / 1000.0 + " s");
             }
-        }
-    }
-
-    private Frame decode(byte[] data) throws ProtocolException {
-        try {
-            return Wire.decode(data);
-        } catch (ProtocolException error) {
-            drop();
-            throw error;
         }
     }
 
@@ -424,7 +409,6 @@ final class RemoteVerifier implements Verifier, Closeable {
     }
 
     private ProtocolException fault(String what) {
-        drop();
         return new ProtocolException(server + " " + what);
     }
 

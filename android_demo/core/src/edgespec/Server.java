@@ -167,7 +167,7 @@ final class Server {
 
     private VerifierException unreachable(IOException error) {
         return new VerifierException.Unavailable(
-                "no verification server answers at " + address + ": " + WebSocket.reason(error));
+                "no verification server answers at " + address + ": " + VerifierException.reason(error));
     }
 
     private static byte[] all(InputStream from) throws IOException {

@@ -14,7 +14,9 @@ import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.security.SecureRandom;
+import java.util.HashMap;
 import java.util.Locale;
+import java.util.Map;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLParameters;
@@ -86,7 +88,7 @@ final class WebSocket implements Closeable {
         } catch (IOException error) {
             closeQuietly(socket);
             throw new VerifierException.Unavailable(
-                    "no verification server answers at " + address + ": " + reason(error));
+                    "no verification server answers at " + address + ": " + VerifierException.reason(error));
         }
     }
 
@@ -130,24 +132,16 @@ final class WebSocket implements Closeable {
 
     private void check(Address address, String challenge) throws IOException {
         String[] status = line().split(" ");
-        String accept = "";
-        String protocol = "";
-        String upgrade = "";
+        Map<String, String> headers = new HashMap<String, String>();
         int left = MAX_HEADER;
         for (String line = line(); !line.isEmpty(); line = line()) {
             left -= line.length();
             if (left < 0) {
                 throw new ProtocolException(address + " answers with headers without end");
             }
-            int colon = Math.max(line.indexOf(':'), 0);
-            String name = line.substring(0, colon).toLowerCase(Locale.ROOT);
-            String value = line.substring(Math.min(colon + 1, line.length())).trim();
-            if (name.equals("sec-websocket-accept")) {
-                accept = value;
-            } else if (name.equals("sec-websocket-protocol")) {
-                protocol = value;
-            } else if (name.equals("upgrade")) {
-                upgrade = value;
+            int colon = line.indexOf(':');
+            if (colon > 0) {
+                headers.put(line.substring(0, colon).toLowerCase(Locale.ROOT), line.substring(colon + 1).trim());
             }
         }
         if (status.length < 2 || !status[0].startsWith("HTTP/1.")) {
@@ -156,10 +150,11 @@ final class WebSocket implements Closeable {
         if (!status[1].equals("101")) {
             throw httpError(address, status[1]);
         }
-        if (!accept.equals(accepted(challenge)) || !upgrade.equalsIgnoreCase("websocket")) {
+        boolean accepted = accepted(challenge).equals(headers.get("sec-websocket-accept"));
+        if (!accepted || !"websocket".equalsIgnoreCase(headers.get("upgrade"))) {
             throw new ProtocolException(address + " answers the handshake of a WebSocket wrongly");
         }
-        if (!protocol.equals(Wire.SUBPROTOCOL)) {
+        if (!Wire.SUBPROTOCOL.equals(headers.get("sec-websocket-protocol"))) {
             throw new VerifierException.Refused(address + " does not speak " + Wire.SUBPROTOCOL);
         }
     }
@@ -206,7 +201,7 @@ final class WebSocket implements Closeable {
         try {
             write(BINARY, message);
         } catch (IOException error) {
-            fail(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            fail(new VerifierException.Unavailable("the connection is lost: " + VerifierException.reason(error)));
             throw failure;
         }
     }
@@ -299,7 +294,7 @@ final class WebSocket implements Closeable {
         } catch (VerifierException error) {
             fail(error);
         } catch (IOException error) {
-            fail(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            fail(new VerifierException.Unavailable("the connection is lost: " + VerifierException.reason(error)));
         } catch (InterruptedException error) {
             fail(new VerifierException.Unavailable("the connection was given up"));
         }
@@ -382,11 +377,5 @@ final class WebSocket implements Closeable {
         } catch (IOException error) {
             // there is nothing left to do with the socket
         }
-    }
-
-    /** Returns the message of a system exception, or its class if it has none. */
-    static String reason(Exception error) {
-        String message = error.getMessage();
-        return message == null || message.isEmpty() ? error.getClass().getSimpleName() : message;
     }
 }

@@ -1,14 +1,12 @@
 package edgespec;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertThrows;
-import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.*;
 
+import java.io.File;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.security.KeyStore;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -18,11 +16,19 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocketFactory;
 import javax.net.ssl.TrustManagerFactory;
 import org.junit.After;
+import org.junit.BeforeClass;
+import org.junit.ClassRule;
 import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
 
 /** Tests the client with correct, faulty and hostile servers. */
 public class WebSocketTest {
     private static final int BINARY = 0x82;
+
+    @ClassRule
+    public static final TemporaryFolder folder = new TemporaryFolder();
+
+    private static KeyStore store;
     private RawServer server;
     private WebSocket socket;
     private final LinkedBlockingQueue<byte[]> heard = new LinkedBlockingQueue<>();
@@ -230,9 +236,18 @@ public class WebSocketTest {
 
     // TLS, with a certificate for the name "localhost"
 
+    @BeforeClass
+    public static void makeCertificate() throws Exception {
+        File file = new File(folder.getRoot(), "store");
+        String command = System.getProperty("java.home") + "/bin/keytool -genkeypair -keyalg EC -dname CN=localhost"
+                + " -ext san=dns:localhost -storetype PKCS12 -storepass password -keystore " + file;
+        assertEquals(0, new ProcessBuilder(command.split(" ")).start().waitFor());
+        store = KeyStore.getInstance(file, "password".toCharArray());
+    }
+
     private void connectTls(String host, SSLSocketFactory factory) throws Exception {
         KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
-        keys.init(TestCertificate.store(), TestCertificate.PASSWORD);
+        keys.init(store, "password".toCharArray());
         SSLContext context = SSLContext.getInstance("TLS");
         context.init(keys.getKeyManagers(), null, null);
         InetAddress here = InetAddress.getByName("127.0.0.1");
@@ -247,7 +262,7 @@ public class WebSocketTest {
 
     private static SSLSocketFactory trusting() throws Exception {
         TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-        trust.init(TestCertificate.store());
+        trust.init(store);
         SSLContext context = SSLContext.getInstance("TLS");
         context.init(null, trust.getTrustManagers(), null);
         return context.getSocketFactory();

@@ -7,6 +7,7 @@ import edgespec.Listener;
 import edgespec.Message;
 import edgespec.Settings;
 import edgespec.Stats;
+import edgespec.VerifierException;
 import java.io.File;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -56,7 +57,7 @@ final class Conversation {
                 entries.add(new Entry(Entry.NOTE, context.getString(R.string.interrupted)));
             }
         } catch (IOException error) {
-            entries.add(new Entry(Entry.ERROR, context.getString(R.string.unreadable, reason(error))));
+            entries.add(new Entry(Entry.ERROR, context.getString(R.string.unreadable, VerifierException.reason(error))));
         }
     }
 
@@ -135,7 +136,7 @@ final class Conversation {
         } catch (IOException error) {
             saved = false;
             if (before) {
-                entries.add(new Entry(Entry.ERROR, context.getString(R.string.unsaved, reason(error))));
+                entries.add(new Entry(Entry.ERROR, context.getString(R.string.unsaved, VerifierException.reason(error))));
                 changes.tell();
             }
         }
@@ -203,7 +204,7 @@ final class Conversation {
             }
             model = NativeModel.open(new File(path), MODEL_CONTEXT);
         } catch (IOException error) {
-            coming.onNote(reason(error));
+            coming.onNote(VerifierException.reason(error));
         }
     }
 
@@ -212,10 +213,6 @@ final class Conversation {
             chat.close();
             chat = null;
         }
-    }
-
-    private static String reason(Exception error) {
-        return error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
     }
 
     /** One answer while it is generated. It shows nothing if a new conversation has begun meanwhile. */

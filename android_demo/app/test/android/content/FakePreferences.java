@@ -24,8 +24,7 @@ final class FakePreferences implements SharedPreferences, SharedPreferences.Edit
         return (Boolean) values.getOrDefault(key, otherwise);
     }
 
-    @Override
-    public Editor edit() { return this; }
+    @Override public Editor edit() { return this; }
 
     @Override
     public Editor putString(String key, String value) {
@@ -39,6 +38,5 @@ final class FakePreferences implements SharedPreferences, SharedPreferences.Edit
         return this;
     }
 
-    @Override
-    public void apply() {}
+    @Override public void apply() {}
 }

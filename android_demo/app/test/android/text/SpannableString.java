@@ -23,6 +23,5 @@ public class SpannableString {
         return found.toString();
     }
 
-    @Override
-    public String toString() { return text; }
+    @Override public String toString() { return text; }
 }

@@ -16,26 +16,16 @@ public final class FakeMenu implements Menu {
         private final int id;
         private boolean checked;
 
-        Item(int id) {
-            this.id = id;
-        }
-
-        @Override
-        public int getItemId() { return id; }
-
-        @Override
-        public boolean isChecked() { return checked; }
+        Item(int id) { this.id = id; }
+        @Override public int getItemId() { return id; }
+        @Override public boolean isChecked() { return checked; }
+        @Override public MenuItem setCheckable(boolean value) { return this; }
+        @Override public void setShowAsAction(int when) {}
 
         @Override
         public MenuItem setChecked(boolean value) {
             checked = value;
             return this;
         }
-
-        @Override
-        public MenuItem setCheckable(boolean value) { return this; }
-
-        @Override
-        public void setShowAsAction(int when) {}
     }
 }

@@ -23,10 +23,6 @@ public class EditText extends TextView {
     public final void setHint(int id) { fakeHint = getContext().getString(id); }
     public void setMaxLines(int lines) {}
     public void setInputType(int type) { fakeIsPassword = (type & 0x80) != 0; }
-
-    @Override
-    public void fakeSave(Map<Integer, Object> into) { into.put(fakeId, fakeText); }
-
-    @Override
-    public void fakeRestore(Map<Integer, Object> from) { fakeText = from.get(fakeId); }
+    @Override public void fakeSave(Map<Integer, Object> into) { into.put(fakeId, fakeText); }
+    @Override public void fakeRestore(Map<Integer, Object> from) { fakeText = from.get(fakeId); }
 }

@@ -11,9 +11,7 @@ public class LinearLayout extends ViewGroup {
         public int topMargin;
 
         public LayoutParams(int width, int height) {}
-
         public LayoutParams(int width, int height, float weight) {}
-
         public void setMarginStart(int start) {}
     }
 
