@@ -13,12 +13,10 @@ class Drafting {
     }
 
     /** Uses the time in which the draft is being verified. */
-    void draftAhead(IntList context, int[] draft) throws IOException {
-    }
+    void draftAhead(IntList context, int[] draft) throws IOException {}
 
     /** Takes note of the emitted tokens. */
-    void accept(int[] tokens, RunningStats running, Listener listener) {
-    }
+    void accept(int[] tokens, RunningStats running, Listener listener) {}
 
     /** Drafts for a remote target by prompt lookup and, if there is one, with the model on the device. */
     static final class Remote extends Drafting {

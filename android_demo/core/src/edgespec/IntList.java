@@ -10,8 +10,7 @@ final class IntList {
     private int[] values = new int[16];
     private int size;
 
-    IntList() {
-    }
+    IntList() {}
 
     IntList(int[] values) {
         addAll(values);

@@ -7,8 +7,7 @@ import org.json.JSONObject;
 
 /** The JSON of POST /tokenize, written and read with Android's org.json. */
 final class Json {
-    private Json() {
-    }
+    private Json() {}
 
     /** Writes the body of a request to POST /tokenize. */
     static String tokenizeRequest(List<Message> messages) {

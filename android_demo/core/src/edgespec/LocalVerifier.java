@@ -25,12 +25,7 @@ final class LocalVerifier implements Verifier {
     }
 
     @Override
-    public void begin(int[] prompt, int maxTokens) throws VerifierException {
-        if (prompt.length > contextSize()) {
-            throw new VerifierException.ContextFull("the prompt has " + prompt.length
-                    + " tokens, the context of the model on the device " + contextSize()
-                    + "; ask something shorter");
-        }
+    public void begin(int[] prompt, int maxTokens) {
         context.truncate(0);
         context.addAll(prompt);
     }
@@ -46,7 +41,7 @@ final class LocalVerifier implements Verifier {
     }
 
     @Override
-    public Verdict result() throws IOException {
+    public int[] result() throws IOException {
         int[] all = context.toArray();
         int n = cache.align(Arrays.copyOf(all, all.length - 1));
         int likeliest = 0;
@@ -56,7 +51,7 @@ final class LocalVerifier implements Verifier {
             likeliest = cache.decode(Arrays.copyOfRange(all, n, end));
             n = end;
         }
-        return new Verdict(new int[] {likeliest}, 0);
+        return new int[] {likeliest};
     }
 
     @Override

@@ -70,8 +70,8 @@ final class Output {
         }
     }
 
-    /** Takes tokens up to the one that ends the answer, and reports their text; returns those taken. */
-    int[] cut(int[] verdict, int nAccepted, Listener listener) {
+    /** Takes tokens up to the end of the answer, and reports their text; returns those taken. */
+    int[] cut(int[] verdict, Listener listener) {
         int n = 0;
         while (n < verdict.length && finishReason.isEmpty()) {
             int token = verdict[n];
@@ -79,7 +79,7 @@ final class Output {
             if (vocabulary.isEnd(token)) {
                 finish("stop");
             } else {
-                show(decoded(vocabulary.piece(token), false), n < nAccepted, listener);
+                show(decoded(vocabulary.piece(token), false), n < verdict.length - 1, listener);
                 if (left() <= 0) {
                     finish("length");
                 }

@@ -99,11 +99,7 @@ final class RemoteVerifier implements Verifier, Closeable {
     }
 
     @Override
-    public void begin(int[] prompt, int maxTokens) throws VerifierException {
-        if (prompt.length > contextSize) {
-            throw new VerifierException.ContextFull("the prompt has " + prompt.length
-                    + " tokens, the server's context " + contextSize + "; ask something shorter");
-        }
+    public void begin(int[] prompt, int maxTokens) {
         int n = context.commonPrefix(prompt);
         context.truncate(n);
         context.addAll(Arrays.copyOfRange(prompt, n, prompt.length));
@@ -141,7 +137,7 @@ final class RemoteVerifier implements Verifier, Closeable {
     }
 
     @Override
-    public Verdict result() throws VerifierException {
+    public int[] result() throws VerifierException {
         Frame.Answer answer = answer();
         if (answer.nAccepted > draft.length || answer.token >= server.vocabulary().size()) {
             throw fault("accepted " + answer.nAccepted + " of " + draft.length + " tokens and added token "
@@ -158,7 +154,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         int[] tokens = Arrays.copyOf(draft, answer.nAccepted + 1);
         tokens[answer.nAccepted] = answer.token;
         nKnown = context.size() + tokens.length;
-        return new Verdict(tokens, answer.nAccepted);
+        return tokens;
     }
 
     @Override

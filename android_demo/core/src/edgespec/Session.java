@@ -29,10 +29,10 @@ final class Session {
                 int[] draft = drafting.draft(context, Math.min(limit, verifier.maxDraft()));
                 verifier.submit(draft);
                 drafting.draftAhead(context, draft);
-                Verdict verdict = verifier.result();
+                int[] verdict = verifier.result();
                 running.drafted += draft.length;
-                running.accepted += verdict.nAccepted;
-                int[] emitted = output.cut(verdict.tokens, verdict.nAccepted, listener);
+                running.accepted += verdict.length - 1;
+                int[] emitted = output.cut(verdict, listener);
                 context.addAll(emitted);
                 verifier.accept(emitted);
                 drafting.accept(emitted, running, listener);

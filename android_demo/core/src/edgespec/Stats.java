@@ -11,8 +11,7 @@ public final class Stats {
     public final double tokensPerSecond;
     /** accepted / drafted; 0 if nothing was drafted. */
     public final double acceptanceRate;
-    /** Median round trip of the last rounds without the server's work, in milliseconds; 0 without a
-     * server. */
+    /** Median round trip of the last rounds without the server's work, in milliseconds; 0 without a server. */
     public final double roundTripMs;
     /** "stop", "length", "cancelled" or "error"; "" while the answer goes on. */
     public final String finishReason;

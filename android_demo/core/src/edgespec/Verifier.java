@@ -13,9 +13,10 @@ interface Verifier {
     /**
      * Begins a request.
      *
+     * @param prompt at most contextSize tokens
      * @param maxTokens most tokens of the answer
      */
-    void begin(int[] prompt, int maxTokens) throws IOException;
+    void begin(int[] prompt, int maxTokens);
 
     /** Sends a draft; an empty one asks for a plain step. */
     void submit(int[] draft) throws IOException;
@@ -23,10 +24,10 @@ interface Verifier {
     /** Returns true if result would not wait. */
     boolean ready() throws IOException;
 
-    /** Waits for the verdict on what was submitted. */
-    Verdict result() throws IOException;
+    /** Waits for the verdict: the accepted tokens of the draft, and one of the target's own. */
+    int[] result() throws IOException;
 
-    /** Takes note of the emitted tokens of the last verdict, which a stop may have cut. */
+    /** Takes note of the emitted tokens of the last verdict, which the end of the answer may have cut. */
     void accept(int[] tokens);
 
     /** Tells the target that the answer has ended and no more tokens are wanted. */

@@ -9,8 +9,7 @@ final class Wire {
     static final String SUBPROTOCOL = "edgespec.verify.v2";
     static final String PATH = "/v1/verify";
 
-    private Wire() {
-    }
+    private Wire() {}
 
     /**
      * Encodes OPEN, which starts or resumes a session; the first frame of a connection.

@@ -41,12 +41,12 @@ public final class FakeServer extends RawServer {
     String model = "toy";
     /** Number of frames, sent and received, after which the connection is cut once. */
     final AtomicInteger cutAfter = new AtomicInteger(Integer.MAX_VALUE);
+    /** True if a cut is a restart of the server. */
+    boolean forgetsWhenCut;
     /** Frames that answer the first VERIFYs instead of verdicts, one each. */
     final List<byte[]> firstSay = new CopyOnWriteArrayList<>();
     /** The frame that answers OPEN instead of OPENED, or null. */
     volatile byte[] refusal;
-    /** The HTTP status that WebSockets get instead of a handshake, "" for a handshake. */
-    volatile String status = "";
     volatile boolean silent;
     /** True if requests to /tokenize get no answer. */
     volatile boolean stalls;
@@ -54,7 +54,6 @@ public final class FakeServer extends RawServer {
     final List<String> faults = new CopyOnWriteArrayList<>();
     final List<Heard> heard = new CopyOnWriteArrayList<>();
     final List<String> requests = new CopyOnWriteArrayList<>();
-    final AtomicInteger goodbyes = new AtomicInteger();
     private final Semaphore allowed = new Semaphore(1000000);
     private final Map<String, Device> devices = new ConcurrentHashMap<>();
     private int nTokens;
@@ -96,6 +95,10 @@ public final class FakeServer extends RawServer {
         long round = -1;
         byte[] answer;
         long until = -1;
+
+        boolean has(int length, int checksum) {
+            return length <= context.size() && context.checksum(length) == checksum;
+        }
     }
 
     /** Deletes all sessions, as a restart does. */
@@ -126,8 +129,6 @@ public final class FakeServer extends RawServer {
             connection.in.readUnsignedByte(); // no byte comes: it waits until the device gives up
         } else if (connection.request.startsWith("POST /tokenize")) {
             tokenize(connection);
-        } else if (!status.isEmpty()) {
-            connection.respond(status, "", new byte[0]);
         } else {
             connection.upgrade();
             verify(connection);
@@ -198,19 +199,9 @@ public final class FakeServer extends RawServer {
     private void hear(Connection connection, Device device, FrameReader in) throws IOException {
         int type = in.u8();
         if (type == BEGIN) {
-            long generation = in.varint();
-            int keep = in.number();
-            int checksum = in.u32();
-            int nPrompt = in.number();
-            in.raw(6 * 8 + 3 + 8 + 1); // sampling, seed, no options
-            begin(connection, device, generation, keep, checksum, nPrompt, ids(in));
+            begin(connection, device, in);
         } else if (type == VERIFY) {
-            long round = in.varint();
-            int length = in.number();
-            int checksum = in.u32();
-            int ahead = in.number();
-            in.raw(1); // no parents
-            verify(connection, device, round, length, checksum, ahead, ids(in));
+            verify(connection, device, in);
         } else if (type == MORE) {
             long round = in.varint();
             heard.add(new Heard(MORE, round, 0, 0, null));
@@ -231,15 +222,16 @@ public final class FakeServer extends RawServer {
         return ids.toArray();
     }
 
-    private static boolean has(IntList context, int length, int checksum) {
-        return length <= context.size() && context.checksum(length) == checksum;
-    }
-
-    private void begin(Connection connection, Device device, long generation, int keep, int checksum, int nPrompt,
-            int[] ids) throws IOException {
+    private void begin(Connection connection, Device device, FrameReader in) throws IOException {
+        long generation = in.varint();
+        int keep = in.number();
+        int checksum = in.u32();
+        int nPrompt = in.number();
+        in.raw(6 * 8 + 3 + 8 + 1); // sampling, seed, no options
+        int[] ids = ids(in);
         heard.add(new Heard(BEGIN, 0, 0, keep, ids));
         device.until = device.round;
-        if (!has(device.context, keep, checksum)) {
+        if (!device.has(keep, checksum)) {
             need(connection, device);
             return;
         }
@@ -250,15 +242,16 @@ public final class FakeServer extends RawServer {
         if (nPrompt < 1 || nPrompt > device.context.size()) {
             faults.add("a prompt of " + nPrompt + " in " + device.context.size());
         }
-        FrameWriter progress = new FrameWriter();
-        progress.u8(0x82);
-        progress.varint(generation);
-        progress.varint(device.context.size());
-        send(connection, progress.bytes());
+        send(connection, frame(0x82, generation, device.context.size()).bytes());
     }
 
-    private void verify(Connection connection, Device device, long round, int length, int checksum, int ahead,
-            int[] draft) throws IOException {
+    private void verify(Connection connection, Device device, FrameReader in) throws IOException {
+        long round = in.varint();
+        int length = in.number();
+        int checksum = in.u32();
+        int ahead = in.number();
+        in.raw(1); // no parents
+        int[] draft = ids(in);
         heard.add(new Heard(VERIFY, round, ahead, 0, draft));
         if (silent) {
             return;
@@ -281,7 +274,7 @@ public final class FakeServer extends RawServer {
             } else {
                 send(connection, said);
             }
-        } else if (device.nPrompt < 0 || !has(device.context, length, checksum)) {
+        } else if (device.nPrompt < 0 || !device.has(length, checksum)) {
             need(connection, device);
         } else {
             device.context.truncate(length);
@@ -319,14 +312,9 @@ public final class FakeServer extends RawServer {
     // Frames
 
     byte[] opened(byte[] token) {
-        FrameWriter out = new FrameWriter();
-        out.u8(0x81);
-        out.u8(Wire.VERSION);
+        FrameWriter out = frame(0x81, Wire.VERSION);
         out.raw(token);
-        out.varint(contextSize);
-        out.varint(31);
-        out.varint(32);
-        out.varint(Toy.SIZE);
+        out.ids(new int[] {contextSize, 31, 32, Toy.SIZE});
         out.raw(Toy.hash());
         out.text(model);
         out.varint(costs.length);
@@ -338,36 +326,34 @@ public final class FakeServer extends RawServer {
         return out.bytes();
     }
 
-    static byte[] answer(long round, int nAccepted, int token) {
+    /** Begins a frame with numbers. */
+    private static FrameWriter frame(int type, long... numbers) {
         FrameWriter out = new FrameWriter();
-        out.u8(0x83);
-        out.varint(round);
-        out.varint(nAccepted);
-        out.varint(token);
-        out.varint(20000);
-        return out.bytes();
+        out.u8(type);
+        for (long number : numbers) {
+            out.varint(number);
+        }
+        return out;
+    }
+
+    static byte[] answer(long round, int nAccepted, int token) {
+        return frame(0x83, round, nAccepted, token, 20000).bytes();
     }
 
     static byte[] need(int have, int checksum) {
-        FrameWriter out = new FrameWriter();
-        out.u8(0x84);
-        out.varint(have);
+        FrameWriter out = frame(0x84, have);
         out.u32(checksum);
         return out.bytes();
     }
 
     static byte[] busy(int ms, String message) {
-        FrameWriter out = new FrameWriter();
-        out.u8(0x85);
-        out.varint(ms);
+        FrameWriter out = frame(0x85, ms);
         out.text(message);
         return out.bytes();
     }
 
     static byte[] error(int code, String message) {
-        FrameWriter out = new FrameWriter();
-        out.u8(0x86);
-        out.u8(code);
+        FrameWriter out = frame(0x86, code); // codes have one byte
         out.text(message);
         return out.bytes();
     }
@@ -381,7 +367,6 @@ public final class FakeServer extends RawServer {
     private FrameReader take(Connection connection) throws IOException {
         byte[] data = connection.receive();
         if (data[0] != 2) {
-            goodbyes.addAndGet(data[0] == 8 && data[2] == (byte) 0xE8 ? 1 : 0);
             return null;
         }
         tick(connection);
@@ -390,6 +375,9 @@ public final class FakeServer extends RawServer {
 
     private void tick(Connection connection) throws IOException {
         if (cutAfter.decrementAndGet() == 0) {
+            if (forgetsWhenCut) {
+                forget();
+            }
             connection.socket.close();
             throw new IOException("cut, as the test wanted");
         }

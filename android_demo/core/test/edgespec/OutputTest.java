@@ -19,7 +19,7 @@ public class OutputTest {
     @Test
     public void charactersAreShownWhole() {
         Output output = output(100);
-        output.cut(Toy.bytes("a\u00e9\u4f60\ud83d\ude00z"), 0, heard);
+        output.cut(Toy.bytes("a\u00e9\u4f60\ud83d\ude00z"), heard);
         List<String> expected = Arrays.asList("a", "\u00e9", "\u4f60", "\ud83d\ude00", "z");
         assertEquals(expected, heard.pieces);
     }
@@ -27,7 +27,7 @@ public class OutputTest {
     @Test
     public void bytesThatAreNoCharacter() {
         Output output = output(100);
-        output.cut(new int[] {'a', 0xC3, 'b', 0xFF, 'c', 0xE4, 0xBD}, 0, heard);
+        output.cut(new int[] {'a', 0xC3, 'b', 0xFF, 'c', 0xE4, 0xBD}, heard);
         assertEquals("a\ufffdb\ufffdc", output.text());
         output.flush(heard);
         assertEquals("a\ufffdb\ufffdc\ufffd", output.text());
@@ -37,7 +37,7 @@ public class OutputTest {
     @Test
     public void anEndInsideADraft() {
         Output output = output(100);
-        assertArrayEquals(new int[] {'a', Toy.END}, output.cut(new int[] {'a', Toy.END, 'b', 'c'}, 3, heard));
+        assertArrayEquals(new int[] {'a', Toy.END}, output.cut(new int[] {'a', Toy.END, 'b', 'c'}, heard));
         assertEquals("stop", output.finishReason());
         assertEquals("a", output.text());
         assertEquals(2, output.size());
@@ -48,7 +48,7 @@ public class OutputTest {
     @Test
     public void theLastTokenInsideADraft() {
         Output output = output(3);
-        assertEquals(3, output.cut(Toy.bytes("abcdef"), 5, heard).length);
+        assertEquals(3, output.cut(Toy.bytes("abcdef"), heard).length);
         assertEquals("length", output.finishReason());
         assertEquals("abc", output.text());
         assertEquals(3, heard.drafted);
@@ -58,17 +58,10 @@ public class OutputTest {
     public void halfACharacterGoesOnInTheSameVocabularyOnly() {
         for (boolean same : new boolean[] {true, false}) {
             Output output = output(100);
-            output.cut(new int[] {'a', 0xC3}, 0, heard);
+            output.cut(new int[] {'a', 0xC3}, heard);
             output.useVocabulary(new Toy(), same);
-            output.cut(new int[] {same ? 0xA9 : 'b'}, 0, heard);
+            output.cut(new int[] {same ? 0xA9 : 'b'}, heard);
             assertEquals(same ? "a\u00e9" : "ab", output.text());
         }
-    }
-
-    @Test
-    public void nothingSaid() {
-        Output output = new Output(10);
-        output.flush(heard);
-        assertEquals("", output.text());
     }
 }

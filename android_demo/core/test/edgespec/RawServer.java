@@ -11,19 +11,18 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
-import java.util.ArrayList;
 import java.util.Base64;
-import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.TreeMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 
 /** A server for HTTP and WebSockets that a test can make misbehave. */
 abstract class RawServer implements Closeable {
     private static final String GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
     final ServerSocket listening;
-    private final List<Socket> sockets = Collections.synchronizedList(new ArrayList<>());
+    private final List<Socket> sockets = new CopyOnWriteArrayList<>();
 
     RawServer(ServerSocket listening) {
         this.listening = listening;
@@ -79,13 +78,12 @@ abstract class RawServer implements Closeable {
 
     /** Cuts all connections. */
     void cut() {
-        try {
-            for (Socket socket : new ArrayList<>(sockets)) {
+        for (Socket socket : sockets) {
+            try {
                 socket.close();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
             }
-            sockets.clear();
-        } catch (IOException error) {
-            throw new UncheckedIOException(error);
         }
     }
 

@@ -21,7 +21,6 @@ import org.junit.rules.TemporaryFolder;
 
 /** Tests the unmodified app on a {@link Phone} made of fakes, with a server on this machine. */
 public class ChatActivityTest {
-    private static final int ALL = 1000000;
     private static final String KEY = "sk-test-1234";
     private static final String QUESTION = "Say it twice";
     private static final String ANSWER = "The lamp is red. The lamp is on. The lamp is red. The lamp is on. Done";
@@ -57,9 +56,19 @@ public class ChatActivityTest {
         phone.until("\"" + part + "\" is shown", () -> phone.shows(part));
     }
 
-    private void untilIdle() {
+    private void untilEnded() {
         phone.until("no answer is coming", () -> !phone.app.conversation.isAnswering());
+    }
+
+    private void untilIdle() {
+        untilEnded();
         phone.until("the screen knows that no answer is coming", () -> phone.text(R.id.send).equals("Send"));
+    }
+
+    /** Asks the question and waits for the whole answer. */
+    private void answered() {
+        setServer(server.url(), KEY);
+        answered(QUESTION, "Done");
     }
 
     private void ask(String question) {
@@ -119,8 +128,7 @@ public class ChatActivityTest {
 
     @Test
     public void acceptedDraftsHaveAnotherShadeOnDemand() {
-        begin(ALL, "Done");
-        untilIdle();
+        answered();
         assertEquals("", phone.shaded());
         phone.menu(R.id.show_drafts);
         String first = phone.shaded();
@@ -133,23 +141,8 @@ public class ChatActivityTest {
     }
 
     @Test
-    public void draftedPiecesThatFollowEachOtherAreOne() {
-        Entry entry = new Entry(Entry.ANSWER, "");
-        entry.append("The", false);
-        entry.append(" red", true);
-        entry.append(" lamp", true);
-        entry.append(" is", false);
-        entry.append(" on", true);
-        assertEquals("The red lamp is on", entry.text.toString());
-        assertArrayEquals(new int[] {3, 12, 15, 18}, entry.drafted);
-        entry.copy().append(" it", true);
-        assertArrayEquals("a copy is independent", new int[] {3, 12, 15, 18}, entry.drafted);
-    }
-
-    @Test
     public void theEndIsFollowedUnlessSomebodyReadsAbove() {
-        begin(ALL, "Done");
-        untilIdle();
+        answered();
         ScrollView scroll = (ScrollView) phone.views().stream().filter(ScrollView.class::isInstance).findAny().get();
         scroll.fakeHeight = 500;
         phone.find(R.id.entries).fakeHeight = 2000;
@@ -212,7 +205,7 @@ public class ChatActivityTest {
         assertTrue(phone.app.fakeServices.contains("AnswerService"));
         phone.activity.fakeStop();
         server.allowAll();
-        phone.until("no answer is coming", () -> !phone.app.conversation.isAnswering());
+        untilEnded();
         assertFalse("nobody draws on a screen that is not seen", phone.shows("Done"));
         assertFalse("the service ends with the answer", phone.app.fakeServices.contains("AnswerService"));
         phone.activity.fakeStart();
@@ -221,8 +214,7 @@ public class ChatActivityTest {
 
     @Test
     public void aConversationOutlivesTheProcess() {
-        begin(ALL, "Done");
-        untilIdle();
+        answered();
         phone.menu(R.id.show_drafts);
         String drafted = phone.shaded();
         phone.endProcess();
@@ -233,10 +225,8 @@ public class ChatActivityTest {
         assertEquals("user: " + QUESTION + "\nassistant: " + ANSWER + "\nuser: And now?\n", server.prompts.get(1));
         assertEquals(server.url(), saved().server);
         assertEquals(KEY, saved().key);
-    }
-
-    @Test
-    public void anInterruptedAnswerIsKeptAndSaid() {
+        phone.menu(R.id.new_conversation);
+        untilShown("Ask something");
         begin(9, "The lamp");
         phone.endProcess();
         assertTrue(phone.shows("The lamp"));
@@ -253,7 +243,7 @@ public class ChatActivityTest {
             phone.launch();
             assertTrue(phone.shows("The saved conversation could not be read"));
         }
-        begin(ALL, "Done");
+        answered();
     }
 
     @Test
@@ -305,6 +295,9 @@ public class ChatActivityTest {
         phone.menu(R.id.settings);
         assertTrue("the key is not read over a shoulder", ((EditText) phone.find(R.id.key)).fakeIsPassword);
         phone.write(R.id.server, "wss://elsewhere:1");
+        phone.rotate();
+        assertEquals("Settings", phone.activity.fakeTitle);
+        assertEquals("half-written settings survive turning", "wss://elsewhere:1", phone.text(R.id.server));
         phone.activity.onBackPressed();
         assertFalse(phone.activity.fakeFinished);
         assertEquals("edgespec demo", phone.activity.fakeTitle);
@@ -313,17 +306,6 @@ public class ChatActivityTest {
         phone.activity.onBackPressed();
         phone.activity.onBackPressed();
         assertTrue("from the conversation back leaves the app", phone.activity.fakeFinished);
-    }
-
-    @Test
-    public void halfWrittenSettingsSurviveTurning() {
-        phone.menu(R.id.settings);
-        phone.write(R.id.server, "wss://my-comp");
-        phone.rotate();
-        assertEquals("Settings", phone.activity.fakeTitle);
-        phone.touch(R.id.save);
-        assertEquals("edgespec demo", phone.activity.fakeTitle);
-        assertEquals("wss://my-comp", saved().server);
     }
 
     @Test
@@ -344,8 +326,8 @@ public class ChatActivityTest {
                 "ws://localhost:8080", "ws://[::1]:8080", "WSS://big:8080/v1/verify", " wss://big ")) {
             assertEquals(good, null, new Choices(good, "", false, "").refusal());
         }
-        for (String bad : List.of("big:8080", "192.168.1.20:8080", "ftp://big", "ws://big:8080",
-                "http://big", "ws://127.0.0.1.evil.org", "ws://localhost.evil.org", "wss://", "wss://a b")) {
+        for (String bad : List.of("big:8080", "ws://big:8080", "http://big", "ws://127.0.0.1.evil.org",
+                "ws://localhost.evil.org")) {
             String refusal = new Choices(bad, "", false, "").refusal();
             assertTrue(bad, refusal != null && refusal.endsWith("."));
         }
@@ -385,8 +367,7 @@ public class ChatActivityTest {
         assertTrue(phone.text(R.id.model_state).contains("No model can run on this device"));
         phone.write(R.id.model, new File(folder.getRoot(), "model.gguf").getPath());
         phone.touch(R.id.save);
-        begin(ALL, "Done");
-        untilIdle();
+        answered();
         assertTrue(phone.shows("No model can run on this device"));
     }
 
@@ -394,8 +375,7 @@ public class ChatActivityTest {
 
     @Test
     public void aScreenReaderHearsSentencesNotTokens() {
-        begin(ALL, "Done");
-        untilIdle();
+        answered();
         for (String piece : View.fakeAnnounced) {
             assertTrue(piece, piece.endsWith(".") || piece.endsWith("Done"));
         }
@@ -411,8 +391,7 @@ public class ChatActivityTest {
 
     @Test
     public void everythingHasANameAndTheSizeOfAFinger() {
-        begin(ALL, "Done");
-        untilIdle();
+        answered();
         assertAccessible();
         for (String name : List.of("You said: " + QUESTION, "Answer: " + ANSWER)) {
             assertTrue(name, phone.views().stream().anyMatch(view -> name.equals(view.fakeDescription)));
