@@ -27,7 +27,7 @@ public final class Chat implements Closeable {
     private final SuffixDrafter lookup = new SuffixDrafter(MIN_MATCH, 0);
     private RemoteVerifier verifier;
     private Server server;
-    private Drafting.Remote drafting;
+    private Drafting drafting;
     private ModelCache cache;
     private boolean serverGone;
     private boolean closed;
@@ -74,7 +74,7 @@ public final class Chat implements Closeable {
             if (!output.text().isEmpty()) {
                 add(new Message("assistant", output.text()));
             }
-            Stats stats = running.snapshot(output.size(), output.finishReason());
+            Stats stats = running.snapshot(output);
             listener.onStats(stats);
             return stats;
         }
@@ -167,7 +167,7 @@ public final class Chat implements Closeable {
         verifier = new RemoteVerifier(server, settings.temperature, settings.seed, settings.timeoutMs,
                 connectTimeoutMs, stop);
         ModelDrafter model = sharesVocabulary() ? new ModelDrafter(cache()) : null;
-        drafting = new Drafting.Remote(verifier, lookup, model);
+        drafting = new Drafting(verifier, lookup, model);
     }
 
     /** Returns true if the model on the device has the server's vocabulary. */
@@ -185,19 +185,21 @@ public final class Chat implements Closeable {
 
     /** Answers with the model on the device, after what the server has emitted of this answer, if any. */
     private void answerLocally(Output output, RunningStats running, Listener listener) throws IOException {
-        int[] emitted = output.size() == 0 ? new int[0] : emittedTokens(output);
+        int[] emitted = sharesVocabulary() || output.size() == 0 ? output.tokens()
+                : settings.model.encode(output.text());
         int[] prompt = fitPrompt(false, settings.model.contextSize() - emitted.length, listener);
         IntList context = new IntList(prompt);
         context.addAll(emitted);
         running.source = "device";
         output.useVocabulary(settings.model, sharesVocabulary());
-        Verifier here = new LocalVerifier(cache(), stop);
-        new Session(here, stop).run(context.toArray(), Drafting.NONE, output, running, listener);
-    }
-
-    /** Returns the answer so far as tokens of the model on the device. */
-    private int[] emittedTokens(Output output) throws IOException {
-        return sharesVocabulary() ? output.tokens() : settings.model.encode(output.text());
+        while (output.finishReason().isEmpty()) {
+            int[] next = {cache().likeliest(context.toArray(), stop)};
+            context.addAll(output.cut(next, listener));
+            if (context.size() > settings.model.contextSize()) {
+                output.finish("length");
+            }
+            running.reportNowAndThen(output, listener);
+        }
     }
 
     private void disconnect() {

@@ -1,6 +1,7 @@
 package edgespec;
 
 import java.io.IOException;
+import java.util.Arrays;
 
 /** A model together with the exact tokens that its cache holds. */
 final class ModelCache {
@@ -28,6 +29,19 @@ final class ModelCache {
             model.truncate(n);
         }
         return n;
+    }
+
+    /** Reads what is new in a context, in pieces; returns the likeliest token after it. */
+    int likeliest(int[] context, StopFlag stop) throws IOException {
+        int n = align(Arrays.copyOf(context, context.length - 1));
+        int likeliest = 0;
+        while (n < context.length) {
+            stop.check();
+            int end = Math.min(n + CHUNK, context.length);
+            likeliest = decode(Arrays.copyOfRange(context, n, end));
+            n = end;
+        }
+        return likeliest;
     }
 
     /** Appends tokens; returns the likeliest id after the last one. */

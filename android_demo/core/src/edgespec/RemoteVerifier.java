@@ -14,7 +14,7 @@ import java.util.Random;
  * server is away for longer than timeoutMs. Sending never fails: the method that waits for the answer
  * notices what was lost, and asks for it again.
  */
-final class RemoteVerifier implements Verifier, Closeable {
+final class RemoteVerifier implements ModelDrafter.Verdict, Closeable {
     private static final int POLL_MS = 50;
     /** Number of times that a server may ask for the context in one step. */
     private static final int MAX_NEEDS = 3;
@@ -72,13 +72,13 @@ final class RemoteVerifier implements Verifier, Closeable {
         connect(connectTimeoutMs);
     }
 
-    @Override
-    public int contextSize() {
+    /** Number of tokens that the target's context holds. */
+    int contextSize() {
         return contextSize;
     }
 
-    @Override
-    public int maxDraft() {
+    /** Most tokens of a draft; 0 where drafting does not pay. */
+    int maxDraft() {
         return maxDraft;
     }
 
@@ -98,8 +98,13 @@ final class RemoteVerifier implements Verifier, Closeable {
         return n == 0 ? 0 : sorted[n / 2];
     }
 
-    @Override
-    public void begin(int[] prompt, int maxTokens) {
+    /**
+     * Begins a request.
+     *
+     * @param prompt at most contextSize tokens
+     * @param maxTokens most tokens of the answer
+     */
+    void begin(int[] prompt, int maxTokens) {
         int n = context.commonPrefix(prompt);
         context.truncate(n);
         context.addAll(Arrays.copyOfRange(prompt, n, prompt.length));
@@ -110,8 +115,8 @@ final class RemoteVerifier implements Verifier, Closeable {
         sendBegin();
     }
 
-    @Override
-    public void submit(int[] draft) {
+    /** Sends a draft; an empty one asks for a plain step. */
+    void submit(int[] draft) {
         this.draft = draft;
         submittedAt = System.nanoTime();
         if (draft.length > 0 || due > lastRound) {
@@ -122,6 +127,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
     }
 
+    /** Returns true if result would not wait. */
     @Override
     public boolean ready() throws VerifierException {
         while (connection != null && arrived == null && connection.ready()) {
@@ -136,8 +142,8 @@ final class RemoteVerifier implements Verifier, Closeable {
         return connection == null || arrived != null;
     }
 
-    @Override
-    public int[] result() throws VerifierException {
+    /** Waits for the verdict: the accepted tokens of the draft, and one of the target's own. */
+    int[] result() throws VerifierException {
         Frame.Answer answer = answer();
         if (answer.nAccepted > draft.length || answer.token >= server.vocabulary().size()) {
             throw fault("accepted " + answer.nAccepted + " of " + draft.length + " tokens and added token "
@@ -157,13 +163,13 @@ final class RemoteVerifier implements Verifier, Closeable {
         return tokens;
     }
 
-    @Override
-    public void accept(int[] tokens) {
+    /** Takes note of the emitted tokens of the last verdict, which the end of the answer may have cut. */
+    void accept(int[] tokens) {
         context.addAll(tokens);
     }
 
-    @Override
-    public void finish() {
+    /** Tells the server that no more tokens are wanted. */
+    void finish() {
         if (due <= lastRound) {
             send(Wire.cancel());
         }

@@ -1,5 +1,6 @@
 package edgespec;
 
+import java.io.ByteArrayOutputStream;
 import java.util.Arrays;
 import java.util.BitSet;
 
@@ -33,16 +34,16 @@ final class ServerVocabulary implements Vocabulary {
             ends.set(end);
         }
         offsets = new int[size + 1];
-        byte[] all = new byte[in.left()];
+        ByteArrayOutputStream all = new ByteArrayOutputStream();
         for (int id = 0; id < size; id++) {
             byte[] piece = in.raw(in.number());
-            System.arraycopy(piece, 0, all, offsets[id], piece.length);
-            offsets[id + 1] = offsets[id] + piece.length;
+            all.write(piece, 0, piece.length);
+            offsets[id + 1] = all.size();
         }
         if (in.left() > 0) {
             throw new ProtocolException(in.left() + " bytes follow the last token of a vocabulary");
         }
-        pieces = Arrays.copyOf(all, offsets[size]);
+        pieces = all.toByteArray();
     }
 
     int size() {

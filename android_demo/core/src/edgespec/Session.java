@@ -4,10 +4,10 @@ import java.io.IOException;
 
 /** Runs the loop of edgespec/decoding/session.py: choose, draft, verify, cut, accept. */
 final class Session {
-    private final Verifier verifier;
+    private final RemoteVerifier verifier;
     private final StopFlag stop;
 
-    Session(Verifier verifier, StopFlag stop) {
+    Session(RemoteVerifier verifier, StopFlag stop) {
         this.verifier = verifier;
         this.stop = stop;
     }
@@ -39,9 +39,7 @@ final class Session {
                 if (context.size() > verifier.contextSize()) {
                     output.finish("length");
                 }
-                if (output.finishReason().isEmpty() && running.reportIsDue()) {
-                    listener.onStats(running.snapshot(output.size(), ""));
-                }
+                running.reportNowAndThen(output, listener);
             }
         } finally {
             verifier.finish();

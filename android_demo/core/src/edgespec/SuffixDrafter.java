@@ -75,7 +75,7 @@ final class SuffixDrafter {
             probs[n++] = prob;
             state = automaton.step(state, length, guess.token);
         }
-        return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(probs, n));
+        return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(probs, n), 0);
     }
 
     /** Reads what was emitted, and compares it with what lookup would have drafted. */

@@ -97,20 +97,15 @@ final class WebSocket implements Closeable {
             throws IOException {
         SSLSocket socket = (SSLSocket) factory.createSocket(plain, address.bareHost(), address.port, true);
         SSLParameters parameters = socket.getSSLParameters();
-        checkHostName(parameters);
-        socket.setSSLParameters(parameters);
-        socket.startHandshake();
-        return socket;
-    }
-
-    /** Calls the method by reflection: Android 7 (API 24) has it, the older classes used for building do not. */
-    private static void checkHostName(SSLParameters parameters) throws IOException {
-        try {
+        try { // by reflection: Android 7 has this method, the older classes used for building do not
             SSLParameters.class.getMethod("setEndpointIdentificationAlgorithm", String.class)
                     .invoke(parameters, "HTTPS");
         } catch (ReflectiveOperationException error) {
             throw new IOException("this device cannot check the name in a certificate", error);
         }
+        socket.setSSLParameters(parameters);
+        socket.startHandshake();
+        return socket;
     }
 
     private void shakeHands(Address address, String key) throws IOException {
@@ -311,7 +306,11 @@ final class WebSocket implements Closeable {
             if (opcode == PING) {
                 write(PONG, payload);
             } else if (opcode == CLOSE) {
-                throw closed(payload);
+                if (!closing) {
+                    closing = true;
+                    write(CLOSE, payload);
+                }
+                throw new VerifierException.Unavailable("the server closed the connection");
             } else if (opcode == TEXT) {
                 throw new ProtocolException("a text message came; frames are binary");
             } else if (opcode == BINARY || opcode == CONTINUATION) {
@@ -351,14 +350,6 @@ final class WebSocket implements Closeable {
         byte[] payload = new byte[(int) n];
         in.readFully(payload);
         return payload;
-    }
-
-    private VerifierException closed(byte[] payload) throws IOException {
-        if (!closing) {
-            closing = true;
-            write(CLOSE, payload);
-        }
-        return new VerifierException.Unavailable("the server closed the connection");
     }
 
     private void fail(VerifierException error) {

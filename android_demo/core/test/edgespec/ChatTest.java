@@ -126,7 +126,7 @@ public class ChatTest {
         remote.loadVocabulary(5000, stop);
         RemoteVerifier verifier = new RemoteVerifier(remote, 0, 0, 5000, 5000, stop);
         SuffixDrafter lookup = new SuffixDrafter(2, 0);
-        Drafting.Remote drafting = new Drafting.Remote(verifier, lookup, null);
+        Drafting drafting = new Drafting(verifier, lookup, null);
         IntList context = new IntList(Toy.encode(List.of(new Message("user", ASKED))));
         drafting.begin(context.toArray(), new int[0]);
         verifier.begin(context.toArray(), 200);
@@ -140,10 +140,9 @@ public class ChatTest {
         while (!verifier.ready()) {
             Thread.sleep(1);
         }
-        Draft found = lookup.propose(8);
-        DraftEstimate[] estimates = {new DraftEstimate(found.acceptanceProbs, found.tokens.length, 0)};
+        Draft[] found = {lookup.propose(8)};
         Policy policy = new Policy(verifier.costs());
-        assertTrue("a draft would pay", policy.choose(estimates, verifier.roundTripS()).depth > 0);
+        assertTrue("a draft would pay", policy.choose(found, verifier.roundTripS()).depth > 0);
         assertEquals("but the next token is there", 0, drafting.draft(context, 8).length);
         verifier.close();
     }
@@ -171,7 +170,7 @@ public class ChatTest {
 
     @Test
     public void aRestartAfterEveryFrameWhileTheModelDrafts() {
-        settings.model = new ToyModel(2048, 7);
+        settings.model = new Toy(2048, 7);
         cutEverywhere(true);
     }
 
@@ -275,7 +274,7 @@ public class ChatTest {
     public void keys() {
         server.key = "right";
         settings.key = "wrong";
-        settings.model = new ToyModel(2048, 0);
+        settings.model = new Toy(2048, 0);
         failed("refuses the key; give one that it knows", ask(ASKED));
         assertEquals("it was asked once", 1, server.requests.size());
         assertEquals(1, chat.messages().size());
@@ -308,7 +307,7 @@ public class ChatTest {
     @Test
     public void theModelAlone() {
         settings.server = "";
-        ToyModel model = new ToyModel(512, 0);
+        Toy model = new Toy(512, 0);
         settings.model = model;
         Recorder heard = answered(ASKED);
         assertEquals("device", heard.last().source);
@@ -326,17 +325,17 @@ public class ChatTest {
 
     @Test
     public void theModelGoesOnWhereTheServerStopped() throws IOException {
-        goesOn(new ToyModel(2048, 0));
+        goesOn(new Toy(2048, 0));
     }
 
     @Test
     public void aModelOfAnotherVocabularyGoesOnToo() throws IOException {
-        ToyModel model = new ToyModel(2048, 0);
+        Toy model = new Toy(2048, 0);
         model.hash = new byte[16];
         goesOn(model);
     }
 
-    private void goesOn(ToyModel model) throws IOException {
+    private void goesOn(Toy model) throws IOException {
         settings.model = model;
         settings.timeoutMs = 1000;
         server.delayMs = 2;
@@ -361,7 +360,7 @@ public class ChatTest {
 
     @Test
     public void theModelDrafts() {
-        ToyModel model = new ToyModel(2048, 0);
+        Toy model = new Toy(2048, 0);
         settings.model = model;
         server.costs = new long[][] {{1, 200000}, {8, 210000}, {32, 230000}};
         server.delayMs = 20; // it reads while it waits

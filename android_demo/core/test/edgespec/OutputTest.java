@@ -12,7 +12,7 @@ public class OutputTest {
 
     private static Output output(int maxTokens) {
         Output output = new Output(maxTokens);
-        output.useVocabulary(new Toy(), false);
+        output.useVocabulary(new Toy(100, 0), false);
         return output;
     }
 
@@ -59,7 +59,7 @@ public class OutputTest {
         for (boolean same : new boolean[] {true, false}) {
             Output output = output(100);
             output.cut(new int[] {'a', 0xC3}, heard);
-            output.useVocabulary(new Toy(), same);
+            output.useVocabulary(new Toy(100, 0), same);
             output.cut(new int[] {same ? 0xA9 : 'b'}, heard);
             assertEquals(same ? "a\u00e9" : "ab", output.text());
         }

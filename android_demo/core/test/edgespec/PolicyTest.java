@@ -16,25 +16,25 @@ public class PolicyTest {
         return costs;
     }
 
-    private static DraftEstimate estimate(double rate, int depth, int nKnown, double tokenS) {
+    private static Draft estimate(double rate, int depth, int nKnown, double tokenS) {
         double[] probs = new double[depth];
         double prob = 1;
         for (int i = 0; i < depth; i++) {
             prob *= rate;
             probs[i] = prob;
         }
-        return new DraftEstimate(probs, nKnown, tokenS);
+        return new Draft(new int[nKnown], probs, tokenS);
     }
 
-    private static Policy.Plan choose(Costs costs, double roundTripS, DraftEstimate... estimates) {
+    private static Policy.Plan choose(Costs costs, double roundTripS, Draft... estimates) {
         return new Policy(costs).choose(estimates, roundTripS);
     }
 
     @Test
     public void roundTripsHaveToBeEarned() {
         Costs costs = costs(1, 30000, 8, 40000, 32, 70000);
-        assertEquals("nothing can be drafted", 0, choose(costs, 0, DraftEstimate.NOTHING).depth);
-        DraftEstimate copied = estimate(0.95, 8, 8, 0);
+        assertEquals("nothing can be drafted", 0, choose(costs, 0, Draft.NONE).depth);
+        Draft copied = estimate(0.95, 8, 8, 0);
         assertEquals(8, choose(costs, 0.02, copied).depth);
         assertEquals("9 tokens in 0.3 s are fewer than one in 0.03 s", 0, choose(costs, 0.3, copied).depth);
         assertEquals("a long sure draft earns it", 31, choose(costs, 0.3, estimate(0.999, 31, 31, 0)).depth);
@@ -56,7 +56,7 @@ public class PolicyTest {
         assertEquals(0, choose(flat, 0, estimate(0.7, 8, 0, 0.2)).depth);
         assertTrue(choose(flat, 0, estimate(0.7, 8, 0, 0.01)).depth > 2);
         assertEquals("what is known costs nothing", 2, choose(flat, 0, estimate(0.7, 8, 2, 0.2)).depth);
-        DraftEstimate model = estimate(0.8, 8, 0, 0.005);
+        Draft model = estimate(0.8, 8, 0, 0.005);
         assertEquals("the better of two", 1, choose(flat, 0.01, estimate(0.3, 4, 4, 0), model).source);
         assertEquals(0, choose(flat, 0.01, estimate(0.95, 8, 8, 0), model).source);
     }

@@ -1,19 +1,83 @@
 package edgespec;
 
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.function.UnaryOperator;
 
 /**
  * A vocabulary of single bytes, and a target that repeats the question three times with a character of
- * four bytes in between. Prompt lookup drafts such repetitions.
+ * four bytes in between, which prompt lookup drafts. An object is that target as a model on the device,
+ * which can make mistakes or fail.
  */
-final class Toy implements Vocabulary {
+final class Toy implements Model {
     static final int END = 256;
     static final int TURN = 257;
     static final int TURN_END = 258;
     static final int OPENING = 259;
     static final int SIZE = 260;
+
+    private final IntList tokens = new IntList();
+    private final int contextSize;
+    private final int wrongEvery;
+    byte[] hash = hash();
+    int failAfter = Integer.MAX_VALUE;
+    int decoded;
+    int largest;
+
+    /** @param wrongEvery the token after every multiple of this many tokens is wrong; 0 for none */
+    Toy(int contextSize, int wrongEvery) {
+        this.contextSize = contextSize;
+        this.wrongEvery = wrongEvery;
+    }
+
+    @Override
+    public byte[] vocabularyHash() {
+        return hash;
+    }
+
+    @Override
+    public int contextSize() {
+        return contextSize;
+    }
+
+    int nPast() {
+        return tokens.size();
+    }
+
+    @Override
+    public int[] decode(int[] added, int nRows) throws IOException {
+        if (decoded++ >= failAfter) {
+            throw new IOException("the engine says no");
+        }
+        if (tokens.size() + added.length > contextSize || added.length == 0) {
+            throw new IOException(added.length + " tokens after " + tokens.size() + " of " + contextSize);
+        }
+        tokens.addAll(added);
+        largest = Math.max(largest, added.length);
+        int[] rows = new int[nRows];
+        for (int i = 0; i < nRows; i++) {
+            int length = tokens.size() - nRows + 1 + i;
+            boolean wrong = wrongEvery > 0 && length % wrongEvery == 0;
+            rows[i] = wrong ? '?' : next(tokens, length, Toy::answer);
+        }
+        return rows;
+    }
+
+    @Override
+    public void truncate(int nPast) {
+        tokens.truncate(nPast);
+    }
+
+    @Override
+    public int[] encode(String text) {
+        return bytes(text);
+    }
+
+    @Override
+    public int[] encodeChat(List<Message> messages) {
+        return encode(messages);
+    }
 
     @Override
     public byte[] piece(int id) {
@@ -24,6 +88,9 @@ final class Toy implements Vocabulary {
     public boolean isEnd(int id) {
         return id == END;
     }
+
+    @Override
+    public void close() {}
 
     /** Returns what stands for the vocabulary hash: devices only compare it. */
     static byte[] hash() {
@@ -38,7 +105,7 @@ final class Toy implements Vocabulary {
         out.varint(1);
         out.varint(END);
         for (int id = 0; id < SIZE; id++) {
-            byte[] piece = new Toy().piece(id);
+            byte[] piece = new Toy(0, 0).piece(id);
             out.varint(piece.length);
             out.raw(piece);
         }

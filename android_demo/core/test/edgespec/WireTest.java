@@ -15,7 +15,7 @@ import org.junit.Test;
 
 /**
  * Tests that frames are byte for byte those of Python: the vectors of version 2 of the protocol, and
- * those of version 1 for the frames that are the same in both.
+ * those of version 1 for the frames that are the same in both. Tests the JSON of /tokenize, too.
  */
 public class WireTest {
     private static final Set<String> CHANGED = Set.of("OPEN", "BEGIN", "VERIFY", "OPENED");
@@ -190,5 +190,29 @@ public class WireTest {
                 assertThrows("cut to " + length, ProtocolException.class, () -> new ServerVocabulary(cut));
             }
         }
+    }
+
+    @Test
+    public void requestsToTokenize() throws Exception {
+        String text = "a\"b\\c\n\t\u0001\u00e9\ud83d\ude00/";
+        JSONObject asked = new JSONObject(Json.tokenizeRequest(List.of(new Message("user", text))));
+        assertTrue(asked.getBoolean("add_generation_prompt"));
+        JSONArray messages = asked.getJSONArray("messages");
+        assertEquals(1, messages.length());
+        assertEquals("user", messages.getJSONObject(0).getString("role"));
+        assertEquals(text, messages.getJSONObject(0).getString("content"));
+    }
+
+    @Test
+    public void answersOfTokenize() throws ProtocolException {
+        assertArrayEquals(new int[] {1, 0, 2147483647}, Json.tokens("{\"count\":3,\"tokens\":[1,0,2147483647]}"));
+        for (String wrong : List.of("", "{", "{}", "[]", "{\"tokens\":5}", "{\"tokens\":[-1]}", "{\"tokens\":[1.5]}",
+                "{\"tokens\":[2147483648]}", "{\"tokens\":[1e999999999]}", "{\"tokens\":[\"1\"]}", "{\"tokens\":[null]}")) {
+            String said = assertThrows(wrong, ProtocolException.class, () -> Json.tokens(wrong)).getMessage();
+            assertTrue(said, said.contains("/tokenize"));
+        }
+        assertEquals("why", Json.errorMessage("{\"error\":{\"message\":\"why\"}}"));
+        assertEquals("", Json.errorMessage("{\"error\":\"why\"}"));
+        assertEquals("", Json.errorMessage("<html>"));
     }
 }
