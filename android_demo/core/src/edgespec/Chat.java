@@ -8,8 +8,8 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * One conversation. {@link #send} blocks; {@link #cancel}, {@link #messages} and {@link #close} do not
- * and may be called from any thread.
+ * Answers the questions of one conversation. {@link #send} blocks; {@link #cancel} and {@link #close} do
+ * not and may be called from any thread.
  *
  * <p>The server answers if the settings have its address, else the model on the device. If the server
  * is lost, the model on the device continues the same answer after a note, and the next message goes
@@ -21,10 +21,10 @@ public final class Chat implements Closeable {
     private static final int MIN_MATCH = 2;
 
     private final Settings settings;
-    private final List<Message> messages;
     private final StopFlag stop = new StopFlag();
     private final Object sending = new Object();
     private final SuffixDrafter lookup = new SuffixDrafter(MIN_MATCH, 0);
+    private List<Message> conversation;
     private RemoteVerifier verifier;
     private Server server;
     private Drafting drafting;
@@ -35,28 +35,22 @@ public final class Chat implements Closeable {
     private int[] lastPrompt = {};
     private int[] earlier = {};
 
-    /**
-     * Makes a conversation; it connects with the first message.
-     *
-     * @param earlier the conversation so far, empty for a new one
-     */
-    public Chat(Settings settings, List<Message> earlier) {
+    /** Connects with the first question. */
+    public Chat(Settings settings) {
         this.settings = settings;
-        this.messages = new ArrayList<Message>(earlier);
     }
 
     /**
-     * Sends a question and passes the answer to the listener while it is generated. Errors go to the
-     * listener as sentences, too; the text before an error is in {@link #messages}, and the next send
-     * tries again. A question without any answer stays in {@link #messages} and is left out of later
-     * prompts.
+     * Passes the answer to a conversation to the listener while it is generated. Errors go to the
+     * listener as sentences, too; the text before an error stays, and the next send tries again.
      *
+     * @param conversation questions and answers in turns, and the new question
      * @return the statistics of the answer
      */
-    public Stats send(String text, Listener listener) {
+    public Stats send(List<Message> conversation, Listener listener) {
         synchronized (sending) {
             stop.set(closed);
-            add(new Message("user", text));
+            this.conversation = conversation;
             Output output = new Output(settings.maxTokens);
             RunningStats running = new RunningStats();
             try {
@@ -71,9 +65,6 @@ public final class Chat implements Closeable {
                 listener.onError(sentence("the app has a fault, please report it: " + error));
             }
             output.flush(listener);
-            if (!output.text().isEmpty()) {
-                add(new Message("assistant", output.text()));
-            }
             Stats stats = running.snapshot(output);
             listener.onStats(stats);
             return stats;
@@ -83,13 +74,6 @@ public final class Chat implements Closeable {
     /** Stops the answer that is being generated, if any; its text so far stays. */
     public void cancel() {
         stop.set(true);
-    }
-
-    /** Returns a copy of the conversation so far. It ends with the question while an answer is generated. */
-    public List<Message> messages() {
-        synchronized (messages) {
-            return new ArrayList<Message>(messages);
-        }
     }
 
     /** Stops the answer and disconnects from the server. The model on the device stays open. */
@@ -105,12 +89,6 @@ public final class Chat implements Closeable {
                 }
             }
         }.start();
-    }
-
-    private void add(Message message) {
-        synchronized (messages) {
-            messages.add(message);
-        }
     }
 
     private void answer(Output output, RunningStats running, Listener listener) throws IOException {
@@ -215,7 +193,7 @@ public final class Chat implements Closeable {
      * edgespec/decoding/chat.py does. */
     private int[] fitPrompt(boolean remote, int contextSize, Listener listener) throws IOException {
         int reserve = Math.min(settings.maxTokens, contextSize / 4);
-        List<Message> asked = answered();
+        List<Message> asked = new ArrayList<Message>(conversation);
         int first = asked.get(0).role.equals("system") ? 1 : 0;
         int dropped = 0;
         while (true) {
@@ -240,21 +218,6 @@ public final class Chat implements Closeable {
             earlier = lastPrompt; // prompt lookup may still copy from them
         }
         nDropped = dropped;
-    }
-
-    /** Returns the conversation without unanswered questions, because templates expect roles to alternate. */
-    private List<Message> answered() {
-        List<Message> all = messages();
-        List<Message> kept = new ArrayList<Message>();
-        for (int i = 0; i < all.size(); i++) {
-            boolean last = i + 1 == all.size();
-            boolean unanswered = !last && all.get(i).role.equals("user")
-                    && all.get(i + 1).role.equals("user");
-            if (!unanswered) {
-                kept.add(all.get(i));
-            }
-        }
-        return kept;
     }
 
     /** Adds a full stop, and a capital letter unless the message begins with an address. */

@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.util.ArrayList;
+import java.util.List;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -46,14 +47,19 @@ public final class Main {
     private static void ask(Settings settings, boolean oneConversation) throws IOException, JSONException {
         PrintStream out = new PrintStream(System.out, true, "UTF-8");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
-        Chat chat = new Chat(settings, new ArrayList<>());
+        Chat chat = new Chat(settings);
+        List<Message> conversation = new ArrayList<>();
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            Stats stats = chat.send(line, new Printer(out));
+            conversation.add(new Message("user", line));
+            Printer answer = new Printer(out);
+            Stats stats = chat.send(conversation, answer);
+            conversation.add(new Message("assistant", answer.text.toString()));
             out.println(new JSONObject().put("done", stats.finishReason).put("tokens", stats.tokens)
                     .put("drafted", stats.drafted).put("accepted", stats.accepted));
             if (!oneConversation) {
                 chat.close();
-                chat = new Chat(settings, new ArrayList<>());
+                chat = new Chat(settings);
+                conversation.clear();
             }
         }
         chat.close();
@@ -61,6 +67,7 @@ public final class Main {
 
     private static final class Printer implements Listener {
         private final PrintStream out;
+        private final StringBuilder text = new StringBuilder();
 
         Printer(PrintStream out) {
             this.out = out;
@@ -71,8 +78,9 @@ public final class Main {
         }
 
         @Override
-        public void onText(String text, boolean drafted) {
-            print("text", text);
+        public void onText(String more, boolean drafted) {
+            text.append(more);
+            print("text", more);
         }
 
         @Override

@@ -62,11 +62,12 @@ final class Conversation {
     }
 
     /** Sends a question and returns at once. Does nothing while another answer is generated. */
-    synchronized void send(final String question, final Choices choices) {
+    synchronized void send(String question, final Choices choices) {
         if (answer != null) {
             return;
         }
-        final List<Message> earlier = messages();
+        final List<Message> conversation = messages();
+        conversation.add(new Message("user", question));
         final Answer coming = new Answer();
         entries.add(new Entry(Entry.QUESTION, question));
         entries.add(coming.entry);
@@ -76,7 +77,7 @@ final class Conversation {
         worker.execute(new Runnable() {
             @Override
             public void run() {
-                ask(question, earlier, choices, coming);
+                ask(conversation, choices, coming);
             }
         });
         changes.tell();
@@ -159,11 +160,11 @@ final class Conversation {
 
     // On the worker
 
-    private void ask(String question, List<Message> earlier, Choices choices, Answer coming) {
+    private void ask(List<Message> conversation, Choices choices, Answer coming) {
         try {
-            open(choices, earlier, coming);
+            open(choices, coming);
             if (!coming.stopped) {
-                chat.send(question, coming);
+                chat.send(conversation, coming);
             }
         } catch (RuntimeException error) {
             coming.onError("The app has a fault, please report it: " + error + ". What was said is kept.");
@@ -172,7 +173,7 @@ final class Conversation {
         }
     }
 
-    private void open(Choices choices, List<Message> earlier, Answer coming) {
+    private void open(Choices choices, Answer coming) {
         // With its time of change, because a model that is copied anew has the same path.
         String wanted = choices.model + " " + new File(choices.model).lastModified();
         if (chat != null && choices.sameAs(chatChoices) && wanted.equals(modelTried)) {
@@ -189,7 +190,7 @@ final class Conversation {
         settings.folder = context.getCacheDir();
         settings.model = model;
         settings.maxTokens = MAX_TOKENS;
-        chat = new Chat(settings, earlier);
+        chat = new Chat(settings);
         chatChoices = choices;
     }
 

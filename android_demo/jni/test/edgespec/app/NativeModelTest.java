@@ -14,6 +14,7 @@ import java.io.InterruptedIOException;
 import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.After;
@@ -111,7 +112,7 @@ public class NativeModelTest {
         Settings settings = new Settings();
         settings.model = opened();
         settings.maxTokens = 40;
-        final Chat chat = new Chat(settings, new ArrayList<Message>());
+        final Chat chat = new Chat(settings);
         final StringBuilder heard = new StringBuilder();
         final AtomicBoolean stopping = new AtomicBoolean();
         Listener listener = new Listener() {
@@ -136,16 +137,19 @@ public class NativeModelTest {
                 heard.append("ERROR ").append(sentence);
             }
         };
-        Stats stats = chat.send("Name the capital of France.", listener);
+        List<Message> conversation = new ArrayList<>();
+        conversation.add(message("user", "Name the capital of France."));
+        Stats stats = chat.send(conversation, listener);
         assertEquals(heard.toString(), "stop", stats.finishReason);
         assertEquals("device", stats.source);
         assertEquals("The capital of France is Paris.", heard.toString());
         stopping.set(true);
-        assertEquals("cancelled", chat.send("Tell me more about it.", listener).finishReason);
+        conversation.add(message("assistant", heard.toString()));
+        conversation.add(message("user", "Tell me more about it."));
+        assertEquals("cancelled", chat.send(conversation, listener).finishReason);
         stopping.set(false);
-        assertFalse(chat.send("And what of Rome?", listener).finishReason.equals("error"));
+        assertFalse(chat.send(conversation, listener).finishReason.equals("error"));
         assertFalse(heard.toString(), heard.toString().matches("(?s).*(NOTE|ERROR).*"));
-        assertEquals(6, chat.messages().size());
         chat.close();
     }
 
