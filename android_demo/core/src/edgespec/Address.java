@@ -47,18 +47,12 @@ public final class Address {
     }
 
     /** Returns the URL of an HTTP route of the server. */
-    String http(String route) {
-        return (secure ? "https://" : "http://") + this + prefix + route;
-    }
+    String http(String route) { return (secure ? "https://" : "http://") + this + prefix + route; }
 
     /** Returns the host without the brackets of an IPv6 address, as sockets expect it. */
-    String bareHost() {
-        return host.startsWith("[") ? host.substring(1, host.length() - 1) : host;
-    }
+    String bareHost() { return host.startsWith("[") ? host.substring(1, host.length() - 1) : host; }
 
     /** Returns host:port, as messages name the server. */
     @Override
-    public String toString() {
-        return host + ":" + port;
-    }
+    public String toString() { return host + ":" + port; }
 }

@@ -16,9 +16,7 @@ final class FrameReader {
     }
 
     /** Number of bytes that are not read yet. */
-    int left() {
-        return data.length - at;
-    }
+    int left() { return data.length - at; }
 
     byte[] raw(int n) throws ProtocolException {
         if (n > left()) {
@@ -28,9 +26,7 @@ final class FrameReader {
         return Arrays.copyOfRange(data, at - n, at);
     }
 
-    int u8() throws ProtocolException {
-        return raw(1)[0] & 0xFF;
-    }
+    int u8() throws ProtocolException { return raw(1)[0] & 0xFF; }
 
     int u32() throws ProtocolException {
         return ByteBuffer.wrap(raw(4)).order(ByteOrder.LITTLE_ENDIAN).getInt();
@@ -54,9 +50,7 @@ final class FrameReader {
     }
 
     /** Reads a number below 2^31: a token id, a size or a count. */
-    int number() throws ProtocolException {
-        return number(1L << 31);
-    }
+    int number() throws ProtocolException { return number(1L << 31); }
 
     private int number(long limit) throws ProtocolException {
         long value = varint();

@@ -48,9 +48,7 @@ final class FrameWriter {
         }
     }
 
-    byte[] bytes() {
-        return out.toByteArray();
-    }
+    byte[] bytes() { return out.toByteArray(); }
 
     private void little(long value, int bytes) {
         for (int i = 0; i < bytes; i++) {

@@ -16,9 +16,7 @@ final class IntList {
         addAll(values);
     }
 
-    int size() {
-        return size;
-    }
+    int size() { return size; }
 
     int get(int index) {
         if (index >= size) {
@@ -50,13 +48,9 @@ final class IntList {
     }
 
     /** Returns a copy of the numbers from start (inclusive) to end (exclusive). */
-    int[] copy(int start, int end) {
-        return Arrays.copyOfRange(values, start, end);
-    }
+    int[] copy(int start, int end) { return Arrays.copyOfRange(values, start, end); }
 
-    int[] toArray() {
-        return copy(0, size);
-    }
+    int[] toArray() { return copy(0, size); }
 
     /** Returns the CRC-32 of the first `length` numbers, each as a little-endian u32. */
     int checksum(int length) {

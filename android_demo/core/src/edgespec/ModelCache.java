@@ -17,9 +17,7 @@ final class ModelCache {
     }
 
     /** Returns how many of the context's first tokens are in the cache. */
-    int commonPrefix(int[] context) {
-        return tokens.commonPrefix(context);
-    }
+    int commonPrefix(int[] context) { return tokens.commonPrefix(context); }
 
     /** Drops what is not in the context; returns how many of its first tokens are in the cache. */
     int align(int[] context) throws IOException {

@@ -51,9 +51,7 @@ final class ModelDrafter {
     }
 
     /** Returns a sentence that says why it no longer drafts, "" while it does. */
-    String failure() {
-        return failure;
-    }
+    String failure() { return failure; }
 
     /** Returns what it expects of at most limit tokens after this context. */
     Draft estimate(int[] context, int limit) {
@@ -170,9 +168,7 @@ final class ModelDrafter {
         return ahead.length > 0 && Arrays.equals(guessedContext, context);
     }
 
-    private double acceptanceRate(int kind) {
-        return calibration.estimate(kind, ASSUMED[kind]);
-    }
+    private double acceptanceRate(int kind) { return calibration.estimate(kind, ASSUMED[kind]); }
 
     private void fail(IOException error) {
         failure = "the model on the device fails and no longer drafts: " + VerifierException.reason(error);

@@ -40,28 +40,18 @@ final class Output {
     }
 
     /** The text so far. */
-    String text() {
-        return text.toString();
-    }
+    String text() { return text.toString(); }
 
     /** The tokens so far. */
-    int[] tokens() {
-        return tokens.toArray();
-    }
+    int[] tokens() { return tokens.toArray(); }
 
-    int size() {
-        return tokens.size();
-    }
+    int size() { return tokens.size(); }
 
     /** Number of tokens that may still follow. */
-    int left() {
-        return maxTokens - tokens.size();
-    }
+    int left() { return maxTokens - tokens.size(); }
 
     /** The reason why the answer has ended, such as "stop" or "length"; "" while it has not. */
-    String finishReason() {
-        return finishReason;
-    }
+    String finishReason() { return finishReason; }
 
     /** Ends the answer for a reason of the caller's; the first reason stays. */
     void finish(String reason) {

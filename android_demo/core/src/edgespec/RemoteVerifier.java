@@ -73,19 +73,13 @@ final class RemoteVerifier implements ModelDrafter.Verdict, Closeable {
     }
 
     /** Number of tokens that the target's context holds. */
-    int contextSize() {
-        return contextSize;
-    }
+    int contextSize() { return contextSize; }
 
     /** Most tokens of a draft; 0 where drafting does not pay. */
-    int maxDraft() {
-        return maxDraft;
-    }
+    int maxDraft() { return maxDraft; }
 
     /** The costs of the target's evaluations. */
-    Costs costs() {
-        return costs;
-    }
+    Costs costs() { return costs; }
 
     /** Returns the median waiting time of the last rounds without the server's own work, in seconds. */
     double roundTripS() {

@@ -43,9 +43,7 @@ final class Server {
     }
 
     /** The vocabulary that loadVocabulary has loaded; null before that. */
-    ServerVocabulary vocabulary() {
-        return vocabulary;
-    }
+    ServerVocabulary vocabulary() { return vocabulary; }
 
     /** Loads the vocabulary: from the folder if the server says that it has not changed. */
     void loadVocabulary(long connectTimeoutMs, StopFlag stop) throws IOException {
@@ -114,9 +112,7 @@ final class Server {
 
     /** Returns host:port, as messages name the server. */
     @Override
-    public String toString() {
-        return address.toString();
-    }
+    public String toString() { return address.toString(); }
 
     private HttpURLConnection open(String route) throws IOException {
         HttpURLConnection http = (HttpURLConnection) new URL(address.http(route)).openConnection();

@@ -46,22 +46,14 @@ final class ServerVocabulary implements Vocabulary {
         pieces = all.toByteArray();
     }
 
-    int size() {
-        return offsets.length - 1;
-    }
+    int size() { return offsets.length - 1; }
 
     /** The vocabulary hash of all entries, equal to the one in OPENED. */
-    byte[] hash() {
-        return hash;
-    }
+    byte[] hash() { return hash; }
 
     @Override
-    public byte[] piece(int id) {
-        return Arrays.copyOfRange(pieces, offsets[id], offsets[id + 1]);
-    }
+    public byte[] piece(int id) { return Arrays.copyOfRange(pieces, offsets[id], offsets[id + 1]); }
 
     @Override
-    public boolean isEnd(int id) {
-        return ends.get(id);
-    }
+    public boolean isEnd(int id) { return ends.get(id); }
 }

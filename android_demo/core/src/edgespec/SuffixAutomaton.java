@@ -59,19 +59,13 @@ final class SuffixAutomaton {
     }
 
     /** Returns the state of the longest ending that occurred before; 0 if none did. */
-    int suffix() {
-        return last == 0 ? 0 : link.get(last);
-    }
+    int suffix() { return last == 0 ? 0 : link.get(last); }
 
     /** Returns the number of tokens of a state's longest substring. */
-    int length(int state) {
-        return length.get(state);
-    }
+    int length(int state) { return length.get(state); }
 
     /** Returns the longest shorter ending that occurred in more places. */
-    int shorter(int state) {
-        return Math.max(link.get(state), 0);
-    }
+    int shorter(int state) { return Math.max(link.get(state), 0); }
 
     /** Returns the token that followed a state, reached by `length` tokens, the last time; null if none did. */
     Follower latest(int state, int length) {

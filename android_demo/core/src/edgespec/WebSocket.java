@@ -221,9 +221,7 @@ final class WebSocket implements Closeable {
     }
 
     /** Returns true if receive would not wait. */
-    boolean ready() {
-        return !arrived.isEmpty();
-    }
+    boolean ready() { return !arrived.isEmpty(); }
 
     /** Sends a CLOSE frame, so that the server deletes the session, and ends the connection. */
     @Override

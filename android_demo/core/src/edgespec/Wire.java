@@ -78,9 +78,7 @@ final class Wire {
     }
 
     /** Encodes CANCEL, which stops reading the prompt and emitting tokens. */
-    static byte[] cancel() {
-        return new byte[] {0x05};
-    }
+    static byte[] cancel() { return new byte[] {0x05}; }
 
     /** Decodes a message of the server. Throws if it is not exactly one frame. */
     static Frame decode(byte[] data) throws ProtocolException {

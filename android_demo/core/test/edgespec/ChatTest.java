@@ -43,9 +43,7 @@ public class ChatTest {
         assertEquals("what the server complains of", List.of(), server.faults);
     }
 
-    private Recorder ask(String text) {
-        return ask(text, new Recorder());
-    }
+    private Recorder ask(String text) { return ask(text, new Recorder()); }
 
     private Recorder ask(String text, Recorder recorder) {
         if (chat == null) {

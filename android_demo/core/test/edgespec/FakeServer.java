@@ -111,9 +111,7 @@ public final class FakeServer extends RawServer {
     }
 
     /** Returns the number of sessions that devices have opened or resumed. */
-    public int connections() {
-        return count(OPEN);
-    }
+    public int connections() { return count(OPEN); }
 
     @Override
     void serve(Connection connection) throws Exception {

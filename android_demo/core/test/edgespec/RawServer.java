@@ -39,14 +39,10 @@ abstract class RawServer implements Closeable {
         thread.start();
     }
 
-    public String url() {
-        return "ws://" + name();
-    }
+    public String url() { return "ws://" + name(); }
 
     /** Returns host:port, as messages name the server. */
-    public String name() {
-        return "127.0.0.1:" + listening.getLocalPort();
-    }
+    public String name() { return "127.0.0.1:" + listening.getLocalPort(); }
 
     /** Serves one connection whose request has been read. */
     abstract void serve(Connection connection) throws Exception;

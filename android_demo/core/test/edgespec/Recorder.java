@@ -12,9 +12,7 @@ class Recorder implements Listener {
     final List<Stats> stats = new ArrayList<Stats>();
     int drafted;
 
-    Stats last() {
-        return stats.get(stats.size() - 1);
-    }
+    Stats last() { return stats.get(stats.size() - 1); }
 
     @Override
     public void onText(String more, boolean wasDrafted) {

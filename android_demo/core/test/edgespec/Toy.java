@@ -32,18 +32,12 @@ final class Toy implements Model {
     }
 
     @Override
-    public byte[] vocabularyHash() {
-        return hash;
-    }
+    public byte[] vocabularyHash() { return hash; }
 
     @Override
-    public int contextSize() {
-        return contextSize;
-    }
+    public int contextSize() { return contextSize; }
 
-    int nPast() {
-        return tokens.size();
-    }
+    int nPast() { return tokens.size(); }
 
     @Override
     public int[] decode(int[] added, int nRows) throws IOException {
@@ -70,32 +64,22 @@ final class Toy implements Model {
     }
 
     @Override
-    public int[] encode(String text) {
-        return bytes(text);
-    }
+    public int[] encode(String text) { return bytes(text); }
 
     @Override
-    public int[] encodeChat(List<Message> messages) {
-        return encode(messages);
-    }
+    public int[] encodeChat(List<Message> messages) { return encode(messages); }
 
     @Override
-    public byte[] piece(int id) {
-        return id < 256 ? new byte[] {(byte) id} : new byte[0];
-    }
+    public byte[] piece(int id) { return id < 256 ? new byte[] {(byte) id} : new byte[0]; }
 
     @Override
-    public boolean isEnd(int id) {
-        return id == END;
-    }
+    public boolean isEnd(int id) { return id == END; }
 
     @Override
     public void close() {}
 
     /** Returns what stands for the vocabulary hash: devices only compare it. */
-    static byte[] hash() {
-        return "sixteen bytes...".getBytes(StandardCharsets.UTF_8);
-    }
+    static byte[] hash() { return "sixteen bytes...".getBytes(StandardCharsets.UTF_8); }
 
     static byte[] vocabulary() {
         FrameWriter out = new FrameWriter();

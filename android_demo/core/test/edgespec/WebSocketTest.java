@@ -72,9 +72,7 @@ public class WebSocketTest {
         });
     }
 
-    private byte[] heard() throws InterruptedException {
-        return heard.poll(5, TimeUnit.SECONDS);
-    }
+    private byte[] heard() throws InterruptedException { return heard.poll(5, TimeUnit.SECONDS); }
 
     private static void refused(Class<? extends Exception> kind, String said,
             org.junit.function.ThrowingRunnable action) {

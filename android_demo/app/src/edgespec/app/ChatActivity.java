@@ -140,9 +140,7 @@ public final class ChatActivity extends Activity implements View.OnClickListener
         }
     }
 
-    private boolean settingsAreOpen() {
-        return settings.root.getVisibility() == View.VISIBLE;
-    }
+    private boolean settingsAreOpen() { return settings.root.getVisibility() == View.VISIBLE; }
 
     @Override
     public void onBackPressed() {

@@ -110,14 +110,10 @@ final class Conversation {
         changes.tell();
     }
 
-    synchronized boolean isAnswering() {
-        return answer != null;
-    }
+    synchronized boolean isAnswering() { return answer != null; }
 
     /** Returns the statistics of the last answer, or null if there are none yet. */
-    synchronized Stats stats() {
-        return stats;
-    }
+    synchronized Stats stats() { return stats; }
 
     /** Returns a copy of the entries to show. */
     synchronized List<Entry> entries() {

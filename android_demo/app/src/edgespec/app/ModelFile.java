@@ -50,9 +50,7 @@ final class ModelFile {
     }
 
     /** Returns a sentence on the progress or result of the copy; "" before the first one. */
-    synchronized String state() {
-        return state;
-    }
+    synchronized String state() { return state; }
 
     /** Returns the path of a file that was copied since the last call, or null. */
     synchronized String takeArrived() {

@@ -127,9 +127,7 @@ final class Phone {
 
     // What the user sees
 
-    String text(int id) {
-        return ((TextView) find(id)).fakeText.toString();
-    }
+    String text(int id) { return ((TextView) find(id)).fakeText.toString(); }
 
     /** Returns all visible views, from top to bottom. */
     List<View> views() {
@@ -148,9 +146,7 @@ final class Phone {
         return texts;
     }
 
-    boolean shows(String part) {
-        return texts().stream().anyMatch(text -> text.contains(part));
-    }
+    boolean shows(String part) { return texts().stream().anyMatch(text -> text.contains(part)); }
 
     /** Returns the text that is coloured as accepted drafts. */
     String shaded() {
