@@ -22,6 +22,7 @@ needs=(
     "zipalign zipalign"
     "apksigner apksigner"
     "$framework android-framework-res"
+    "/usr/share/java/com.android.json.jar libandroid-json-java"
     "/usr/share/java/junit4.jar junit4"
     "enjarify enjarify"
 )

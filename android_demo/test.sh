@@ -5,7 +5,6 @@
 #   test.sh dex            all JUnit tests, on the classes that enjarify makes from the APK's DEX
 #   test.sh app            JUnit tests of the unmodified Activity, on fakes of the android.* classes
 #   test.sh native         jni/test.sh: the native library, here and under qemu, compared with llama.cpp
-#   test.sh picture [ADDRESS [KEY]]  draws picture.png, with a scripted server or a real one
 # --no-build tests what build.sh has built last.
 # Exit status: 0 all passed; 1 a test failed, or a tool is missing; 2 the part is unknown.
 #
@@ -14,7 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 java_home=/usr/share/java
-junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar
+# Android has org.json, which a Java machine on a desktop has not.
+junit=$java_home/junit4.jar:$java_home/hamcrest-core.jar:$java_home/com.android.json.jar
 
 # junit CLASSES TEST… runs these tests with these classes.
 junit() {
@@ -52,23 +52,13 @@ native() {
     skipped+=" native (jni/test.sh says above what is missing)"
 }
 
-picture() {
-    java -Djava.awt.headless=true -cp "build/test:build/classes:$junit" edgespec.app.Picture picture.png "$@"
-}
-
-build=yes parts=() arguments=()
+build=yes parts=()
 for word in "$@"; do
     case $word in
         --no-build) build= ;;
-        core | dex | app | native | picture) parts+=("$word") ;;
+        core | dex | app | native) parts+=("$word") ;;
         -*) echo "test.sh: unknown option $word; there is --no-build." >&2; exit 2 ;;
-        *)
-            [ "${parts[*]}" = picture ] || {
-                echo "test.sh: unknown part $word; there are core, dex, app, native and picture." >&2
-                exit 2
-            }
-            arguments+=("$word")
-            ;;
+        *) echo "test.sh: unknown part $word; there are core, dex, app and native." >&2; exit 2 ;;
     esac
 done
 [ ${#parts[@]} -gt 0 ] || parts=(core dex app)
@@ -80,7 +70,7 @@ passed= skipped= unasked=
 for part in "${parts[@]}"; do
     echo "== $part"
     before=$skipped
-    "$part" "${arguments[@]}"
+    "$part"
     [ "$before" != "$skipped" ] || passed+=" $part"
 done
 for part in core dex app native; do

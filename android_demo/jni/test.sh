@@ -17,6 +17,7 @@ export LC_ALL=C.UTF-8
 export EDGESPEC_TEST_MODELS="${EDGESPEC_TEST_MODELS:-$HOME/.cache/edgespec-test-models}"
 python="${PYTHON:-python3}"
 model=$EDGESPEC_TEST_MODELS/smollm2-135m.gguf
+json=/usr/share/java/com.android.json.jar
 work=$PWD/../build/native
 libraries=$work/arm64-v8a
 here=$work/here
@@ -36,8 +37,9 @@ need() {
         command -v "$program" >/dev/null || absent+=("$program")
     done
     [ ${#absent[@]} = 0 ] || missing "${absent[*]} not found; on Debian:" \
-        "apt-get install gcc libc6-dev clang lld qemu-user default-jdk-headless junit4"
+        "apt-get install gcc libc6-dev clang lld qemu-user default-jdk-headless junit4 libandroid-json-java"
     [ -f /usr/share/java/junit4.jar ] || missing "JUnit is not there; apt-get install junit4"
+    [ -f "$json" ] || missing "org.json is not there; apt-get install libandroid-json-java"
     "$python" -c 'import edgespec, llama_cpp, pytest' 2>/dev/null ||
         missing "$python has no edgespec with its extras gguf and dev; set PYTHON to one that has"
     [ -f "$model" ] || missing "there is no $model; set EDGESPEC_TEST_MODELS"
@@ -66,7 +68,7 @@ run_pytest() {
 }
 
 run_java() {
-    local junit=/usr/share/java/junit4.jar:/usr/share/java/hamcrest-core.jar classes=$here/classes
+    local junit=/usr/share/java/junit4.jar:/usr/share/java/hamcrest-core.jar:$json classes=$here/classes
     local options=() option
     rm -rf "$classes" "$here/files"
     mkdir -p "$classes" "$here/files"

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 from tests.helpers.delaying import Proxy  # noqa: E402
 
 CORE = ROOT / "android_demo" / "core"
+JSON = Path("/usr/share/java/com.android.json.jar")
 QUESTIONS = (ROOT / "tests" / "data" / "questions.txt").read_text("utf-8").splitlines()
 KEY, N_TOKENS, N_CTX = "loopback-key", 24, 2048
 DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
@@ -32,14 +33,16 @@ DRAWN, N_DRAWN = {"temperature": 0.8, "seed": 7}, 5
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    """Compile the core and its command line for Java 8, as the app does."""
+    """Compile the core and its command line for Java 8, as the app does; return the class path."""
     if not shutil.which("javac"):
         pytest.skip("the app's core needs a JDK to be compiled: no javac on the PATH")
+    if not JSON.exists():
+        pytest.skip(f"the app's core needs org.json: no {JSON} (Debian's libandroid-json-java)")
     folder = tmp_path_factory.mktemp("classes")
     sources = [*CORE.glob("src/edgespec/*.java"), CORE / "test" / "edgespec" / "Main.java"]
     command = ["javac", "-encoding", "UTF-8", "-source", "8", "-target", "8", "-Xlint:-options"]
-    subprocess.run([*command, "-d", folder, *sources], check=True)
-    return folder
+    subprocess.run([*command, "-cp", JSON, "-d", folder, *sources], check=True)
+    return f"{folder}{os.pathsep}{JSON}"
 
 
 def environment():
@@ -120,7 +123,7 @@ def local_text(engine, question, **sampling):
 @contextlib.contextmanager
 def device(classes, url, *options):
     """Start the command line of the core: `ask` it, then read the lines of its answer."""
-    command = ["java", "-cp", str(classes), "edgespec.Main", "--server", url]
+    command = ["java", "-cp", classes, "edgespec.Main", "--server", url]
     process = subprocess.Popen(
         [*command, "--max-tokens", str(N_TOKENS), *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",

@@ -4,10 +4,10 @@ import java.net.URI;
 import java.net.URISyntaxException;
 
 /** The address of a verification server, for its WebSocket and its HTTP routes. */
-final class Address {
-    final String host;
+public final class Address {
+    public final String host;
     final int port;
-    final boolean secure;
+    public final boolean secure;
     /** The path before /v1/verify and /tokenize, "" if the server has a host of its own. */
     final String prefix;
 
@@ -19,7 +19,7 @@ final class Address {
     }
 
     /** Parses a ws://, wss://, http:// or https:// URL, which may end with /v1 or /v1/verify. */
-    static Address parse(String text) throws VerifierException {
+    public static Address parse(String text) throws VerifierException {
         try {
             URI uri = new URI(text.trim());
             String scheme = String.valueOf(uri.getScheme());
@@ -47,18 +47,12 @@ final class Address {
     }
 
     /** Returns the URL of an HTTP route of the server. */
-    String http(String route) {
-        return (secure ? "https://" : "http://") + this + prefix + route;
-    }
+    String http(String route) { return (secure ? "https://" : "http://") + this + prefix + route; }
 
     /** Returns the host without the brackets of an IPv6 address, as sockets expect it. */
-    String bareHost() {
-        return host.startsWith("[") ? host.substring(1, host.length() - 1) : host;
-    }
+    String bareHost() { return host.startsWith("[") ? host.substring(1, host.length() - 1) : host; }
 
     /** Returns host:port, as messages name the server. */
     @Override
-    public String toString() {
-        return host + ":" + port;
-    }
+    public String toString() { return host + ":" + port; }
 }

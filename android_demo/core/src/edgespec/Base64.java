@@ -5,8 +5,7 @@ final class Base64 {
     private static final String DIGITS =
             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-    private Base64() {
-    }
+    private Base64() {}
 
     static String encode(byte[] data) {
         StringBuilder out = new StringBuilder();

@@ -8,8 +8,8 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * One conversation. {@link #send} blocks; {@link #cancel}, {@link #messages} and {@link #close} do not
- * and may be called from any thread.
+ * Answers the questions of one conversation. {@link #send} blocks; {@link #cancel} and {@link #close} do
+ * not and may be called from any thread.
  *
  * <p>The server answers if the settings have its address, else the model on the device. If the server
  * is lost, the model on the device continues the same answer after a note, and the next message goes
@@ -21,13 +21,13 @@ public final class Chat implements Closeable {
     private static final int MIN_MATCH = 2;
 
     private final Settings settings;
-    private final List<Message> messages;
     private final StopFlag stop = new StopFlag();
     private final Object sending = new Object();
     private final SuffixDrafter lookup = new SuffixDrafter(MIN_MATCH, 0);
+    private List<Message> conversation;
     private RemoteVerifier verifier;
     private Server server;
-    private Drafting.Remote drafting;
+    private Drafting drafting;
     private ModelCache cache;
     private boolean serverGone;
     private boolean closed;
@@ -35,29 +35,23 @@ public final class Chat implements Closeable {
     private int[] lastPrompt = {};
     private int[] earlier = {};
 
-    /**
-     * Makes a conversation; it connects with the first message.
-     *
-     * @param earlier the conversation so far, empty for a new one
-     */
-    public Chat(Settings settings, List<Message> earlier) {
-        this.settings = settings.copy();
-        this.messages = new ArrayList<Message>(earlier);
+    /** Connects with the first question. */
+    public Chat(Settings settings) {
+        this.settings = settings;
     }
 
     /**
-     * Sends a question and passes the answer to the listener while it is generated. Errors go to the
-     * listener as sentences, too; the text before an error is in {@link #messages}, and the next send
-     * tries again. A question without any answer stays in {@link #messages} and is left out of later
-     * prompts.
+     * Passes the answer to a conversation to the listener while it is generated. Errors go to the
+     * listener as sentences, too; the text before an error stays, and the next send tries again.
      *
+     * @param conversation questions and answers in turns, and the new question
      * @return the statistics of the answer
      */
-    public Stats send(String text, Listener listener) {
+    public Stats send(List<Message> conversation, Listener listener) {
         synchronized (sending) {
             stop.set(closed);
-            add(new Message("user", text));
-            Output output = new Output(settings.maxTokens, settings.stop);
+            this.conversation = conversation;
+            Output output = new Output(settings.maxTokens);
             RunningStats running = new RunningStats();
             try {
                 answer(output, running, listener);
@@ -71,10 +65,7 @@ public final class Chat implements Closeable {
                 listener.onError(sentence("the app has a fault, please report it: " + error));
             }
             output.flush(listener);
-            if (!output.text().isEmpty()) {
-                add(new Message("assistant", output.text()));
-            }
-            Stats stats = running.snapshot(output.size(), output.finishReason());
+            Stats stats = running.snapshot(output);
             listener.onStats(stats);
             return stats;
         }
@@ -83,13 +74,6 @@ public final class Chat implements Closeable {
     /** Stops the answer that is being generated, if any; its text so far stays. */
     public void cancel() {
         stop.set(true);
-    }
-
-    /** Returns a copy of the conversation so far. It ends with the question while an answer is generated. */
-    public List<Message> messages() {
-        synchronized (messages) {
-            return new ArrayList<Message>(messages);
-        }
     }
 
     /** Stops the answer and disconnects from the server. The model on the device stays open. */
@@ -105,12 +89,6 @@ public final class Chat implements Closeable {
                 }
             }
         }.start();
-    }
-
-    private void add(Message message) {
-        synchronized (messages) {
-            messages.add(message);
-        }
     }
 
     private void answer(Output output, RunningStats running, Listener listener) throws IOException {
@@ -134,9 +112,7 @@ public final class Chat implements Closeable {
             }
             serverGone = true;
             answerLocally(output, running, listener);
-        } catch (VerifierException.Cancelled error) {
-            throw error;
-        } catch (VerifierException.ContextFull error) {
+        } catch (VerifierException.Cancelled | VerifierException.ContextFull error) {
             throw error;
         } catch (IOException error) {
             disconnect(); // so that the next question begins with a new connection
@@ -152,12 +128,7 @@ public final class Chat implements Closeable {
             serverGone = false;
             listener.onNote("The server is back.");
         }
-        int[] prompt = fitPrompt(new Encoder(verifier.contextSize()) {
-            @Override
-            int[] encode(List<Message> asked) throws IOException {
-                return server.tokenize(asked, stop);
-            }
-        }, listener);
+        int[] prompt = fitPrompt(true, verifier.contextSize(), listener);
         lastPrompt = prompt;
         drafting.begin(prompt, earlier);
         output.useVocabulary(server.vocabulary(), false);
@@ -171,12 +142,10 @@ public final class Chat implements Closeable {
         }
         server = new Server(settings.server, settings.key, settings.folder, settings.timeoutMs);
         server.loadVocabulary(connectTimeoutMs, stop);
-        Sampling sampling = new Sampling();
-        sampling.temperature = settings.temperature;
-        verifier = new RemoteVerifier(server, settings.serverModel, sampling, settings.seed,
-                settings.timeoutMs, connectTimeoutMs, stop);
+        verifier = new RemoteVerifier(server, settings.temperature, settings.seed, settings.timeoutMs,
+                connectTimeoutMs, stop);
         ModelDrafter model = sharesVocabulary() ? new ModelDrafter(cache()) : null;
-        drafting = new Drafting.Remote(verifier, lookup, model);
+        drafting = new Drafting(verifier, lookup, model);
     }
 
     /** Returns true if the model on the device has the server's vocabulary. */
@@ -194,27 +163,21 @@ public final class Chat implements Closeable {
 
     /** Answers with the model on the device, after what the server has emitted of this answer, if any. */
     private void answerLocally(Output output, RunningStats running, Listener listener) throws IOException {
-        final int[] emitted = output.size() == 0 ? new int[0] : emittedTokens(output);
-        int[] prompt = fitPrompt(new Encoder(settings.model.contextSize() - emitted.length) {
-            @Override
-            int[] encode(List<Message> asked) throws IOException {
-                return settings.model.encodeChat(asked);
-            }
-        }, listener);
+        int[] emitted = sharesVocabulary() || output.size() == 0 ? output.tokens()
+                : settings.model.encode(output.text());
+        int[] prompt = fitPrompt(false, settings.model.contextSize() - emitted.length, listener);
         IntList context = new IntList(prompt);
         context.addAll(emitted);
         running.source = "device";
         output.useVocabulary(settings.model, sharesVocabulary());
-        Verifier here = new LocalVerifier(cache(), stop);
-        new Session(here, stop).run(context.toArray(), Drafting.NONE, output, running, listener);
-    }
-
-    /** Returns the answer so far as tokens of the model on the device. */
-    private int[] emittedTokens(Output output) {
-        if (sharesVocabulary()) {
-            return output.tokens();
+        while (output.finishReason().isEmpty()) {
+            int[] next = {cache().likeliest(context.toArray(), stop)};
+            context.addAll(output.cut(next, listener));
+            if (context.size() > settings.model.contextSize()) {
+                output.finish("length");
+            }
+            running.reportNowAndThen(output, listener);
         }
-        return new PieceTokenizer(settings.model, settings.model.vocabularySize()).encode(output.allText());
     }
 
     private void disconnect() {
@@ -226,34 +189,23 @@ public final class Chat implements Closeable {
 
     // Prompts
 
-    /** Turns a conversation into token ids for a context of contextSize tokens. */
-    private abstract static class Encoder {
-        final int contextSize;
-
-        Encoder(int contextSize) {
-            this.contextSize = contextSize;
-        }
-
-        abstract int[] encode(List<Message> asked) throws IOException;
-    }
-
     /** Returns the token ids of the newest messages that leave space for an answer, as
      * edgespec/decoding/chat.py does. */
-    private int[] fitPrompt(Encoder encoder, Listener listener) throws IOException {
-        int reserve = Math.min(settings.maxTokens, encoder.contextSize / 4);
-        List<Message> asked = answered();
+    private int[] fitPrompt(boolean remote, int contextSize, Listener listener) throws IOException {
+        int reserve = Math.min(settings.maxTokens, contextSize / 4);
+        List<Message> asked = new ArrayList<Message>(conversation);
         int first = asked.get(0).role.equals("system") ? 1 : 0;
         int dropped = 0;
         while (true) {
-            int[] prompt = encoder.encode(asked);
-            if (prompt.length + reserve <= encoder.contextSize) {
+            int[] prompt = remote ? server.tokenize(asked, stop) : settings.model.encodeChat(asked);
+            if (prompt.length + reserve <= contextSize) {
                 noteDropped(dropped, listener);
                 return prompt;
             }
             if (asked.size() - first < 3) {
                 throw new VerifierException.ContextFull("this message makes a prompt of " + prompt.length
-                        + " tokens; the context has room for " + (encoder.contextSize - reserve)
-                        + " beside the answer: ask something shorter");
+                        + " tokens; the context has room for " + (contextSize - reserve)
+                        + " besides the answer: ask something shorter");
             }
             asked.subList(first, first + 2).clear();
             dropped += 2;
@@ -266,21 +218,6 @@ public final class Chat implements Closeable {
             earlier = lastPrompt; // prompt lookup may still copy from them
         }
         nDropped = dropped;
-    }
-
-    /** Returns the conversation without unanswered questions, because templates expect roles to alternate. */
-    private List<Message> answered() {
-        List<Message> all = messages();
-        List<Message> kept = new ArrayList<Message>();
-        for (int i = 0; i < all.size(); i++) {
-            boolean last = i + 1 == all.size();
-            boolean unanswered = !last && all.get(i).role.equals("user")
-                    && all.get(i + 1).role.equals("user");
-            if (!unanswered) {
-                kept.add(all.get(i));
-            }
-        }
-        return kept;
     }
 
     /** Adds a full stop, and a capital letter unless the message begins with an address. */

@@ -1,13 +1,10 @@
 package edgespec;
 
 import java.io.ByteArrayOutputStream;
-import java.nio.charset.Charset;
+import java.nio.charset.StandardCharsets;
 
 /** Writes the fields of a frame one after another, in the encoding of docs/concepts/protocol.md. */
 final class FrameWriter {
-    static final Charset UTF_8 = Charset.forName("UTF-8");
-    static final int LONGEST_TEXT = 65535;
-
     private final ByteArrayOutputStream out = new ByteArrayOutputStream();
 
     void u8(int value) {
@@ -20,10 +17,6 @@ final class FrameWriter {
 
     void u64(long value) {
         little(value, 8);
-    }
-
-    void f32(float value) {
-        u32(Float.floatToRawIntBits(value));
     }
 
     void f64(double value) {
@@ -39,18 +32,10 @@ final class FrameWriter {
         out.write((int) value);
     }
 
-    /** Writes a text in UTF-8; one that is too long for a frame is cut between two characters. */
     void text(String text) {
-        byte[] data = text.getBytes(UTF_8);
-        int length = data.length;
-        if (length > LONGEST_TEXT) {
-            length = LONGEST_TEXT;
-            while ((data[length] & 0xC0) == 0x80) {
-                length--;
-            }
-        }
-        varint(length);
-        out.write(data, 0, length);
+        byte[] data = text.getBytes(StandardCharsets.UTF_8);
+        varint(data.length);
+        raw(data);
     }
 
     void raw(byte[] bytes) {
@@ -63,9 +48,7 @@ final class FrameWriter {
         }
     }
 
-    byte[] bytes() {
-        return out.toByteArray();
-    }
+    byte[] bytes() { return out.toByteArray(); }
 
     private void little(long value, int bytes) {
         for (int i = 0; i < bytes; i++) {

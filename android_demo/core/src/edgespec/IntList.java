@@ -1,22 +1,22 @@
 package edgespec;
 
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.util.Arrays;
+import java.util.zip.CRC32;
 
 /** A growing list of ints, stored without boxing. */
 final class IntList {
     private int[] values = new int[16];
     private int size;
 
-    IntList() {
-    }
+    IntList() {}
 
     IntList(int[] values) {
         addAll(values);
     }
 
-    int size() {
-        return size;
-    }
+    int size() { return size; }
 
     int get(int index) {
         if (index >= size) {
@@ -48,12 +48,17 @@ final class IntList {
     }
 
     /** Returns a copy of the numbers from start (inclusive) to end (exclusive). */
-    int[] copy(int start, int end) {
-        return Arrays.copyOfRange(values, start, end);
-    }
+    int[] copy(int start, int end) { return Arrays.copyOfRange(values, start, end); }
 
-    int[] toArray() {
-        return copy(0, size);
+    int[] toArray() { return copy(0, size); }
+
+    /** Returns the CRC-32 of the first `length` numbers, each as a little-endian u32. */
+    int checksum(int length) {
+        ByteBuffer bytes = ByteBuffer.allocate(4 * length).order(ByteOrder.LITTLE_ENDIAN);
+        bytes.asIntBuffer().put(values, 0, length);
+        CRC32 crc = new CRC32();
+        crc.update(bytes.array(), 0, bytes.capacity());
+        return (int) crc.getValue();
     }
 
     /** Returns how many numbers at the beginning are equal to those of the other list. */

@@ -9,19 +9,11 @@ import java.util.List;
  * one thread at a time may use it.
  */
 public interface Model extends Vocabulary, Closeable {
-    /** The name that users see. */
-    String name();
-
-    int vocabularySize();
-
     /** The vocabulary hash of all entries: 16 bytes, defined in docs/concepts/protocol.md. */
     byte[] vocabularyHash();
 
     /** Number of tokens that the cache can hold. */
     int contextSize();
-
-    /** Number of tokens that the cache holds now. */
-    int nPast();
 
     /**
      * Appends tokens to the cache.
@@ -34,6 +26,9 @@ public interface Model extends Vocabulary, Closeable {
 
     /** Deletes all but the first nPast tokens from the cache. */
     void truncate(int nPast) throws IOException;
+
+    /** Returns the tokens of a text without special tokens at its beginning. */
+    int[] encode(String text) throws IOException;
 
     /** Returns the tokens of a conversation in the model's chat template, up to where its answer begins. */
     int[] encodeChat(List<Message> messages) throws IOException;

@@ -1,6 +1,7 @@
 package edgespec;
 
 import java.io.IOException;
+import java.util.Arrays;
 
 /** A model together with the exact tokens that its cache holds. */
 final class ModelCache {
@@ -16,9 +17,7 @@ final class ModelCache {
     }
 
     /** Returns how many of the context's first tokens are in the cache. */
-    int commonPrefix(int[] context) {
-        return tokens.commonPrefix(context);
-    }
+    int commonPrefix(int[] context) { return tokens.commonPrefix(context); }
 
     /** Drops what is not in the context; returns how many of its first tokens are in the cache. */
     int align(int[] context) throws IOException {
@@ -28,6 +27,19 @@ final class ModelCache {
             model.truncate(n);
         }
         return n;
+    }
+
+    /** Reads what is new in a context, in pieces; returns the likeliest token after it. */
+    int likeliest(int[] context, StopFlag stop) throws IOException {
+        int n = align(Arrays.copyOf(context, context.length - 1));
+        int likeliest = 0;
+        while (n < context.length) {
+            stop.check();
+            int end = Math.min(n + CHUNK, context.length);
+            likeliest = decode(Arrays.copyOfRange(context, n, end));
+            n = end;
+        }
+        return likeliest;
     }
 
     /** Appends tokens; returns the likeliest id after the last one. */

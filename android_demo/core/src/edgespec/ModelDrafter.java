@@ -24,6 +24,12 @@ final class ModelDrafter {
     /** Weight of the newest measurement in the running mean. */
     private static final double WEIGHT = 1 / 8.0;
 
+    /** The verdict that is awaited while the model drafts. */
+    interface Verdict {
+        /** Returns true if the verdict has arrived. */
+        boolean ready() throws IOException;
+    }
+
     private final ModelCache cache;
     private Calibration calibration = new Calibration();
     private double tokenS = ASSUMED_TOKEN_S;
@@ -45,27 +51,25 @@ final class ModelDrafter {
     }
 
     /** Returns a sentence that says why it no longer drafts, "" while it does. */
-    String failure() {
-        return failure;
-    }
+    String failure() { return failure; }
 
     /** Returns what it expects of at most limit tokens after this context. */
-    DraftEstimate estimate(int[] context, int limit) {
+    Draft estimate(int[] context, int limit) {
         if (cameTrue(context)) {
-            return estimate(context, limit, Math.min(ahead.length, limit));
+            return estimate(context, limit, Arrays.copyOf(ahead, Math.min(ahead.length, limit)));
         }
         int unread = context.length - cache.commonPrefix(context);
-        return unread > MAX_UNREAD ? DraftEstimate.NOTHING : estimate(context, limit, 0);
+        return unread > MAX_UNREAD ? Draft.NONE : estimate(context, limit, Draft.NONE.tokens);
     }
 
     /** Returns what it would expect if it had read the whole context. */
-    DraftEstimate estimateIfCaughtUp(int[] context, int limit) {
-        return estimate(context, limit, 0);
+    Draft estimateIfCaughtUp(int[] context, int limit) {
+        return estimate(context, limit, Draft.NONE.tokens);
     }
 
-    private DraftEstimate estimate(int[] context, int limit, int nKnown) {
+    private Draft estimate(int[] context, int limit, int[] known) {
         if (!failure.isEmpty() || context.length + limit > cache.model.contextSize()) {
-            return DraftEstimate.NOTHING;
+            return Draft.NONE;
         }
         double[] probs = new double[limit];
         double prob = acceptanceRate(FIRST);
@@ -73,7 +77,7 @@ final class ModelDrafter {
             probs[i] = prob;
             prob *= acceptanceRate(FURTHER);
         }
-        return new DraftEstimate(probs, nKnown, tokenS);
+        return new Draft(known, probs, tokenS);
     }
 
     /** Drafts `depth` tokens, or fewer if the model fails. */
@@ -93,16 +97,16 @@ final class ModelDrafter {
         return draft;
     }
 
-    /** Drafts on behind a draft that is being verified, until its verdict has arrived. */
-    void draftAhead(int[] context, int[] draft, int limit, Verifier verifier) throws IOException {
+    /** Drafts on after a draft that is being verified, until its verdict has arrived. */
+    void draftAhead(int[] context, int[] draft, int limit, Verdict verdict) throws IOException {
         IntList text = new IntList(context);
         text.addAll(draft);
         int n = text.size();
-        if (text.size() + limit + 1 > cache.model.contextSize() || !catchUp(text.toArray(), verifier)) {
+        if (text.size() + limit + 1 > cache.model.contextSize() || !catchUp(text.toArray(), verdict)) {
             return;
         }
         try {
-            while (text.size() < n + 1 + limit && !verifier.ready()) {
+            while (text.size() < n + 1 + limit && !verdict.ready()) {
                 text.add(next(text.toArray()));
             }
         } catch (VerifierException error) {
@@ -119,12 +123,12 @@ final class ModelDrafter {
      *
      * @return whether it has read them all
      */
-    boolean catchUp(int[] context, Verifier verifier) throws IOException {
+    boolean catchUp(int[] context, Verdict verdict) throws IOException {
         int[] wanted = Arrays.copyOf(context, context.length - 1);
         try {
             int n = cache.align(wanted);
             while (n < wanted.length) {
-                if (verifier.ready()) {
+                if (verdict.ready()) {
                     return false;
                 }
                 int end = Math.min(n + ModelCache.CHUNK, wanted.length);
@@ -164,11 +168,9 @@ final class ModelDrafter {
         return ahead.length > 0 && Arrays.equals(guessedContext, context);
     }
 
-    private double acceptanceRate(int kind) {
-        return calibration.estimate(kind, ASSUMED[kind]);
-    }
+    private double acceptanceRate(int kind) { return calibration.estimate(kind, ASSUMED[kind]); }
 
     private void fail(IOException error) {
-        failure = "the model on the device fails and no longer drafts: " + WebSocket.reason(error);
+        failure = "the model on the device fails and no longer drafts: " + VerifierException.reason(error);
     }
 }

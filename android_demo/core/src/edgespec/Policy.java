@@ -39,15 +39,15 @@ final class Policy {
      *
      * @param roundTripS seconds to the server and back, without its work
      */
-    Plan choose(DraftEstimate[] estimates, double roundTripS) {
+    Plan choose(Draft[] drafts, double roundTripS) {
         double best = MARGIN / costs.seconds(1);
         Plan plan = Plan.PLAIN;
-        for (int source = 0; source < estimates.length; source++) {
-            DraftEstimate estimate = estimates[source];
+        for (int source = 0; source < drafts.length; source++) {
+            Draft draft = drafts[source];
             double tokens = 1;
-            for (int depth = 1; depth <= estimate.acceptanceProbs.length; depth++) {
-                tokens += estimate.acceptanceProbs[depth - 1];
-                double draftingS = estimate.tokenS * Math.max(0, depth - estimate.nKnown);
+            for (int depth = 1; depth <= draft.acceptanceProbs.length; depth++) {
+                tokens += draft.acceptanceProbs[depth - 1];
+                double draftingS = draft.tokenS * Math.max(0, depth - draft.tokens.length);
                 double rate = tokens / (draftingS + roundTripS + costs.seconds(depth + 1));
                 if (rate > best) {
                     best = rate;

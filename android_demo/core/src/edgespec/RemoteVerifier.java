@@ -6,7 +6,7 @@ import java.util.Arrays;
 import java.util.Random;
 
 /**
- * Reaches a target on another machine, behind "edgespec serve", by the protocol of
+ * Reaches a target on another machine, served by "edgespec serve", by the protocol of
  * docs/concepts/protocol.md. edgespec/verifiers/remote/ is the same in Python.
  *
  * <p>Plain steps are not asked for one by one: the server emits tokens by itself and is told when to
@@ -14,7 +14,7 @@ import java.util.Random;
  * server is away for longer than timeoutMs. Sending never fails: the method that waits for the answer
  * notices what was lost, and asks for it again.
  */
-final class RemoteVerifier implements Verifier, Closeable {
+final class RemoteVerifier implements ModelDrafter.Verdict, Closeable {
     private static final int POLL_MS = 50;
     /** Number of times that a server may ask for the context in one step. */
     private static final int MAX_NEEDS = 3;
@@ -23,18 +23,19 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private final Server server;
     private final int timeoutMs;
-    private final Sampling sampling;
+    private final double temperature;
     private final long seed;
     private final StopFlag stop;
     private final Costs costs = new Costs();
-    private final Context context = new Context();
+    private final IntList context = new IntList();
     private final ArrayDeque<Double> roundTrips = new ArrayDeque<Double>();
     private final Random random = new Random();
 
     private WebSocket connection;
     private Frame arrived;
     private byte[] token = new byte[16];
-    private String model;
+    /** Name of the model that the session began with, "" before that. */
+    private String model = "";
     private int contextSize;
     private int maxDraft;
     private int maxAhead;
@@ -58,35 +59,27 @@ final class RemoteVerifier implements Verifier, Closeable {
     /**
      * Connects to the server.
      *
-     * @param model the name of the model that the server must serve, "" for any
      * @param timeoutMs milliseconds that the server may be away later
      * @param connectTimeoutMs milliseconds to wait for this first connection
      */
-    RemoteVerifier(Server server, String model, Sampling sampling, long seed, int timeoutMs,
-            int connectTimeoutMs, StopFlag stop) throws VerifierException {
+    RemoteVerifier(Server server, double temperature, long seed, int timeoutMs, int connectTimeoutMs,
+            StopFlag stop) throws VerifierException {
         this.server = server;
-        this.model = model;
-        this.sampling = sampling;
+        this.temperature = temperature;
         this.seed = seed;
         this.timeoutMs = timeoutMs;
         this.stop = stop;
         connect(connectTimeoutMs);
     }
 
-    @Override
-    public int contextSize() {
-        return contextSize;
-    }
+    /** Number of tokens that the target's context holds. */
+    int contextSize() { return contextSize; }
 
-    @Override
-    public int maxDraft() {
-        return maxDraft;
-    }
+    /** Most tokens of a draft; 0 where drafting does not pay. */
+    int maxDraft() { return maxDraft; }
 
     /** The costs of the target's evaluations. */
-    Costs costs() {
-        return costs;
-    }
+    Costs costs() { return costs; }
 
     /** Returns the median waiting time of the last rounds without the server's own work, in seconds. */
     double roundTripS() {
@@ -99,15 +92,16 @@ final class RemoteVerifier implements Verifier, Closeable {
         return n == 0 ? 0 : sorted[n / 2];
     }
 
-    @Override
-    public void begin(int[] prompt, int maxTokens) throws VerifierException {
-        if (prompt.length > contextSize) {
-            throw new VerifierException.ContextFull("the prompt has " + prompt.length
-                    + " tokens, the server's context " + contextSize + "; ask something shorter");
-        }
-        int n = context.tokens().commonPrefix(prompt);
+    /**
+     * Begins a request.
+     *
+     * @param prompt at most contextSize tokens
+     * @param maxTokens most tokens of the answer
+     */
+    void begin(int[] prompt, int maxTokens) {
+        int n = context.commonPrefix(prompt);
         context.truncate(n);
-        context.extend(Arrays.copyOfRange(prompt, n, prompt.length));
+        context.addAll(Arrays.copyOfRange(prompt, n, prompt.length));
         nKnown = Math.min(nKnown, n);
         nPrompt = prompt.length;
         this.maxTokens = maxTokens;
@@ -115,23 +109,24 @@ final class RemoteVerifier implements Verifier, Closeable {
         sendBegin();
     }
 
-    @Override
-    public void submit(int[] draft) {
+    /** Sends a draft; an empty one asks for a plain step. */
+    void submit(int[] draft) {
         this.draft = draft;
         submittedAt = System.nanoTime();
         if (draft.length > 0 || due > lastRound) {
             sendVerify();
         } else if (lastRound - due < nAhead() / 2) {
             lastRound = Math.min(due + nAhead(), due - 1 + maxAhead);
-            send(new Frame.More(lastRound));
+            send(Wire.more(lastRound));
         }
     }
 
+    /** Returns true if result would not wait. */
     @Override
     public boolean ready() throws VerifierException {
         while (connection != null && arrived == null && connection.ready()) {
             try {
-                Frame frame = decode(connection.receive(0));
+                Frame frame = Wire.decode(connection.receive(0));
                 boolean past = frame instanceof Frame.Answer && ((Frame.Answer) frame).round != due;
                 arrived = past ? null : frame; // drop answers of earlier rounds
             } catch (VerifierException.Unavailable error) {
@@ -141,8 +136,8 @@ final class RemoteVerifier implements Verifier, Closeable {
         return connection == null || arrived != null;
     }
 
-    @Override
-    public Verdict result() throws VerifierException {
+    /** Waits for the verdict: the accepted tokens of the draft, and one of the target's own. */
+    int[] result() throws VerifierException {
         Frame.Answer answer = answer();
         if (answer.nAccepted > draft.length || answer.token >= server.vocabulary().size()) {
             throw fault("accepted " + answer.nAccepted + " of " + draft.length + " tokens and added token "
@@ -159,18 +154,18 @@ final class RemoteVerifier implements Verifier, Closeable {
         int[] tokens = Arrays.copyOf(draft, answer.nAccepted + 1);
         tokens[answer.nAccepted] = answer.token;
         nKnown = context.size() + tokens.length;
-        return new Verdict(tokens, answer.nAccepted);
+        return tokens;
     }
 
-    @Override
-    public void accept(int[] tokens) {
-        context.extend(tokens);
+    /** Takes note of the emitted tokens of the last verdict, which the end of the answer may have cut. */
+    void accept(int[] tokens) {
+        context.addAll(tokens);
     }
 
-    @Override
-    public void finish() {
+    /** Tells the server that no more tokens are wanted. */
+    void finish() {
         if (due <= lastRound) {
-            send(new Frame.Cancel());
+            send(Wire.cancel());
         }
     }
 
@@ -210,7 +205,7 @@ final class RemoteVerifier implements Verifier, Closeable {
                     waitWhileBusy((Frame.Busy) frame);
                     sendVerify();
                 } else if (!(frame instanceof Frame.Progress)) {
-                    throw fault("sent a frame of type " + frame.type() + " instead of a verdict");
+                    throw fault("sent another frame instead of a verdict");
                 }
             } catch (VerifierException.Unavailable error) {
                 waitToReconnect(error);
@@ -236,7 +231,8 @@ final class RemoteVerifier implements Verifier, Closeable {
         if (needs > MAX_NEEDS) {
             throw fault("asks for the same context again and again");
         }
-        boolean same = context.has(need.have, need.checksum) && need.have < nKnown;
+        boolean same = need.have >= 0 && need.have < Math.min(nKnown, context.size() + 1)
+                && context.checksum((int) need.have) == need.checksum;
         nKnown = same ? (int) need.have : 0;
     }
 
@@ -257,11 +253,11 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private void sendBegin() {
         int keep = Math.min(nKnown, context.size());
-        int[] missing = context.tokens().copy(keep, context.size());
+        int[] missing = context.copy(keep, context.size());
         generation++;
         prefilling = true;
         due = lastRound + 1;
-        send(new Frame.Begin(generation, keep, context.checksum(keep), nPrompt, sampling, seed, missing));
+        send(Wire.begin(generation, keep, context.checksum(keep), nPrompt, temperature, seed, missing));
         nKnown = context.size();
     }
 
@@ -275,7 +271,7 @@ final class RemoteVerifier implements Verifier, Closeable {
         draftedLast = draft.length > 0;
         due = lastRound + 1;
         lastRound = due + ahead;
-        send(new Frame.Verify(due, length, context.checksum(length), ahead, draft));
+        send(Wire.verify(due, length, context.checksum(length), ahead, draft));
     }
 
     private void observeRoundTrip(double seconds) {
@@ -289,27 +285,24 @@ final class RemoteVerifier implements Verifier, Closeable {
 
     private void connect(int connectTimeoutMs) throws VerifierException {
         connection = server.connect(connectTimeoutMs, stop);
-        boolean opened = false;
         try {
             open(connectTimeoutMs);
-            opened = true;
-        } finally {
-            if (!opened) {
-                drop();
-            }
+        } catch (VerifierException error) {
+            drop();
+            throw error;
         }
     }
 
     private void open(int connectTimeoutMs) throws VerifierException {
         ServerVocabulary vocabulary = server.vocabulary();
         long asked = System.nanoTime();
-        send(new Frame.Open(Wire.VERSION, token, vocabulary.size(), vocabulary.hash(), model));
+        send(Wire.open(token, vocabulary.size(), vocabulary.hash(), model));
         Frame frame = receive(connectTimeoutMs);
         if (frame instanceof Frame.Busy) {
             throw new VerifierException.Unavailable(server + ": " + ((Frame.Busy) frame).message);
         }
         if (!(frame instanceof Frame.Opened)) {
-            throw fault("sent a frame of type " + frame.type() + " where OPENED was due");
+            throw fault("sent another frame instead of OPENED");
         }
         Frame.Opened opened = (Frame.Opened) frame;
         if (!Arrays.equals(opened.vocabularyHash, vocabulary.hash())) {
@@ -350,10 +343,10 @@ final class RemoteVerifier implements Verifier, Closeable {
         }
     }
 
-    private void send(Frame frame) {
+    private void send(byte[] frame) {
         if (connection != null) {
             try {
-                connection.send(Wire.encode(frame));
+                connection.send(frame);
             } catch (VerifierException error) {
                 drop();
             }
@@ -379,26 +372,14 @@ final class RemoteVerifier implements Verifier, Closeable {
             } catch (VerifierException.Unavailable error) {
                 drop();
                 throw new VerifierException.Unavailable(server + ": " + error.getMessage());
-            } catch (ProtocolException error) {
-                drop();
-                throw error;
             }
             if (data != null) {
-                arrived = decode(data);
+                arrived = Wire.decode(data);
             } else if (System.nanoTime() > end) {
                 drop();
                 throw new VerifierException.Unavailable(
                         server + " has not answered for " + timeoutMs / 1000.0 + " s");
             }
-        }
-    }
-
-    private Frame decode(byte[] data) throws ProtocolException {
-        try {
-            return Wire.decode(data);
-        } catch (ProtocolException error) {
-            drop();
-            throw error;
         }
     }
 
@@ -424,7 +405,6 @@ final class RemoteVerifier implements Verifier, Closeable {
     }
 
     private ProtocolException fault(String what) {
-        drop();
         return new ProtocolException(server + " " + what);
     }
 

@@ -9,20 +9,16 @@ final class RunningStats {
     double roundTripS;
     String source = "server";
 
-    /** Returns true if the last report was 0.2 s ago or more; then the next 0.2 s begin. */
-    boolean reportIsDue() {
+    /** Reports if the answer goes on and the last report was 0.2 s ago or more. */
+    void reportNowAndThen(Output output, Listener listener) {
         long now = System.nanoTime();
-        if (now - reportedAt < 200000000L) {
-            return false;
+        if (output.finishReason().isEmpty() && now - reportedAt >= 200000000L) {
+            reportedAt = now;
+            listener.onStats(snapshot(output));
         }
-        reportedAt = now;
-        return true;
     }
 
-    /** Returns the statistics of an answer that has so many tokens now. */
-    Stats snapshot(int tokens, String finishReason) {
-        double seconds = 1e-9 * (System.nanoTime() - began);
-        return new Stats(tokens, drafted, accepted, tokens / Math.max(seconds, 1e-9),
-                1000 * roundTripS, finishReason, source);
+    Stats snapshot(Output output) {
+        return new Stats(this, output, 1e-9 * (System.nanoTime() - began));
     }
 }

@@ -9,6 +9,7 @@ import java.io.InputStream;
 import java.io.OutputStream;
 import java.net.HttpURLConnection;
 import java.net.URL;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import javax.net.ssl.SSLSocketFactory;
 
@@ -19,7 +20,7 @@ import javax.net.ssl.SSLSocketFactory;
 final class Server {
     /** Most bytes of an HTTP answer; a vocabulary of 300,000 tokens has about 3 MB. */
     private static final int MAX_BODY = 1 << 25;
-    private static final String SUFFIX = ".vocabulary";
+    private static final String FILE = "vocabulary";
 
     private final Address address;
     private final String key;
@@ -27,7 +28,7 @@ final class Server {
     private final int timeoutMs;
     private ServerVocabulary vocabulary;
 
-    /** @param folder the folder in which vocabularies are kept, or null */
+    /** @param folder the folder in which the last vocabulary is kept, or null */
     Server(String address, String key, File folder, int timeoutMs) throws VerifierException {
         this.address = Address.parse(address);
         this.key = key.trim();
@@ -42,27 +43,23 @@ final class Server {
     }
 
     /** The vocabulary that loadVocabulary has loaded; null before that. */
-    ServerVocabulary vocabulary() {
-        return vocabulary;
-    }
+    ServerVocabulary vocabulary() { return vocabulary; }
 
     /** Loads the vocabulary: from the folder if the server says that it has not changed. */
     void loadVocabulary(long connectTimeoutMs, StopFlag stop) throws IOException {
-        final File cached = newestCached();
+        final ServerVocabulary kept = kept();
         byte[] data = new Attempt<byte[]>() {
             @Override
-            byte[] run() throws IOException {
+            public byte[] call() throws IOException {
                 HttpURLConnection http = open("/v1/vocabulary");
-                if (cached != null) {
-                    http.setRequestProperty("If-None-Match", etag(cached));
+                if (kept != null) {
+                    http.setRequestProperty("If-None-Match", "\"" + hex(kept.hash()) + "\"");
                 }
                 return exchange(http, null);
             }
         }.get(stop, connectTimeoutMs, address.toString());
-        if (data == null) {
-            useCached(cached);
-        } else {
-            vocabulary = new ServerVocabulary(data);
+        vocabulary = data.length == 0 && kept != null ? kept : new ServerVocabulary(data);
+        if (data.length > 0) {
             store(data);
         }
     }
@@ -77,13 +74,13 @@ final class Server {
         final String asked = Json.tokenizeRequest(messages);
         byte[] data = new Attempt<byte[]>() {
             @Override
-            byte[] run() throws IOException {
+            public byte[] call() throws IOException {
                 HttpURLConnection http = open("/tokenize");
                 http.setRequestProperty("Content-Type", "application/json");
-                return exchange(http, asked.getBytes(FrameWriter.UTF_8));
+                return exchange(http, asked.getBytes(StandardCharsets.UTF_8));
             }
         }.get(stop, timeoutMs, address.toString());
-        int[] tokens = Json.tokens(new String(data, FrameWriter.UTF_8));
+        int[] tokens = Json.tokens(new String(data, StandardCharsets.UTF_8));
         for (int token : tokens) {
             if (token >= vocabulary.size()) {
                 throw new ProtocolException(address + " has token " + token + " in a text, but only "
@@ -101,7 +98,7 @@ final class Server {
         try {
             return new Attempt<WebSocket>() {
                 @Override
-                WebSocket run() throws VerifierException {
+                public WebSocket call() throws VerifierException {
                     SSLSocketFactory factory = (SSLSocketFactory) SSLSocketFactory.getDefault();
                     return WebSocket.connect(address, key, connectTimeoutMs, factory);
                 }
@@ -115,9 +112,7 @@ final class Server {
 
     /** Returns host:port, as messages name the server. */
     @Override
-    public String toString() {
-        return address.toString();
-    }
+    public String toString() { return address.toString(); }
 
     private HttpURLConnection open(String route) throws IOException {
         HttpURLConnection http = (HttpURLConnection) new URL(address.http(route)).openConnection();
@@ -132,18 +127,18 @@ final class Server {
         return http;
     }
 
-    /** Sends a request. Returns the body of the answer, null if the server says that nothing has changed. */
+    /** Sends a request. Returns the body of the answer, empty if nothing has changed. */
     private byte[] exchange(HttpURLConnection http, byte[] body) throws VerifierException {
         try {
             if (body != null) {
                 http.setDoOutput(true);
-                OutputStream out = http.getOutputStream();
-                out.write(body);
-                out.close();
+                try (OutputStream out = http.getOutputStream()) {
+                    out.write(body);
+                }
             }
             int status = http.getResponseCode();
             if (status == HttpURLConnection.HTTP_NOT_MODIFIED) {
-                return null;
+                return new byte[0];
             }
             if (status != HttpURLConnection.HTTP_OK) {
                 throw refusal(http, status);
@@ -158,7 +153,7 @@ final class Server {
 
     private VerifierException refusal(HttpURLConnection http, int status) throws IOException {
         InputStream body = http.getErrorStream();
-        String said = body == null ? "" : Json.errorMessage(new String(all(body), FrameWriter.UTF_8));
+        String said = body == null ? "" : Json.errorMessage(new String(all(body), StandardCharsets.UTF_8));
         boolean known = status == 401 || status == 403 || status == 429 || status >= 500;
         if (known || said.isEmpty()) {
             return WebSocket.httpError(address, String.valueOf(status));
@@ -168,57 +163,30 @@ final class Server {
 
     private VerifierException unreachable(IOException error) {
         return new VerifierException.Unavailable(
-                "no verification server answers at " + address + ": " + WebSocket.reason(error));
+                "no verification server answers at " + address + ": " + VerifierException.reason(error));
     }
 
-    private static byte[] all(InputStream in) throws IOException {
+    private static byte[] all(InputStream from) throws IOException {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         byte[] buffer = new byte[1 << 14];
-        try {
+        try (InputStream in = from) {
             for (int n = in.read(buffer); n >= 0; n = in.read(buffer)) {
                 out.write(buffer, 0, n);
                 if (out.size() > MAX_BODY) {
                     throw new ProtocolException("an answer has more than " + MAX_BODY + " bytes");
                 }
             }
-        } finally {
-            in.close();
         }
         return out.toByteArray();
     }
 
-    // The folder has one file for each vocabulary, named by its hash; the newest was used last
-
-    private File newestCached() {
-        File[] files = folder == null ? null : folder.listFiles();
-        File newest = null;
-        for (File file : files == null ? new File[0] : files) {
-            boolean later = newest == null || file.lastModified() > newest.lastModified();
-            if (file.getName().endsWith(SUFFIX) && later) {
-                newest = file;
-            }
-        }
-        return newest;
-    }
-
-    private static String etag(File cached) {
-        String name = cached.getName();
-        return "\"" + name.substring(0, name.length() - SUFFIX.length()) + "\"";
-    }
-
-    private void useCached(File cached) throws IOException {
+    /** Returns the vocabulary that was used last; null if none is kept or its file is damaged. */
+    private ServerVocabulary kept() {
         try {
-            vocabulary = new ServerVocabulary(all(new FileInputStream(cached)));
-            if (!etag(cached).equals("\"" + hex(vocabulary.hash()) + "\"")) {
-                throw new ProtocolException("a kept vocabulary is not the one that its name says");
-            }
+            return folder == null ? null : new ServerVocabulary(all(new FileInputStream(new File(folder, FILE))));
         } catch (IOException error) {
-            vocabulary = null;
-            cached.delete(); // it is damaged: the next question fetches it anew
-            throw new VerifierException.Unavailable("the vocabulary kept on this device was damaged ("
-                    + WebSocket.reason(error) + "); ask again to fetch it");
+            return null;
         }
-        cached.setLastModified(System.currentTimeMillis());
     }
 
     /**
@@ -229,22 +197,14 @@ final class Server {
         if (folder == null) {
             return;
         }
-        File file = new File(folder, hex(vocabulary.hash()) + SUFFIX);
-        File part = new File(folder, file.getName() + ".part");
-        try {
-            OutputStream out = new FileOutputStream(part);
-            try {
-                out.write(data);
-            } finally {
-                out.close();
-            }
+        File part = new File(folder, FILE + ".part");
+        try (OutputStream out = new FileOutputStream(part)) {
+            out.write(data);
         } catch (IOException error) {
             part.delete();
             return;
         }
-        if (!part.renameTo(file)) {
-            part.delete();
-        }
+        part.renameTo(new File(folder, FILE));
     }
 
     static String hex(byte[] bytes) {

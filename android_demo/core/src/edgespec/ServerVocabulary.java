@@ -1,5 +1,6 @@
 package edgespec;
 
+import java.io.ByteArrayOutputStream;
 import java.util.Arrays;
 import java.util.BitSet;
 
@@ -12,7 +13,7 @@ final class ServerVocabulary implements Vocabulary {
     private final int[] offsets;
 
     ServerVocabulary(byte[] data) throws ProtocolException {
-        FrameReader in = new FrameReader(data, 0);
+        FrameReader in = new FrameReader(data);
         int version = in.u8();
         if (version != 1) {
             throw new ProtocolException("a vocabulary of version " + version
@@ -33,34 +34,26 @@ final class ServerVocabulary implements Vocabulary {
             ends.set(end);
         }
         offsets = new int[size + 1];
-        byte[] all = new byte[in.left()];
+        ByteArrayOutputStream all = new ByteArrayOutputStream();
         for (int id = 0; id < size; id++) {
             byte[] piece = in.raw(in.number());
-            System.arraycopy(piece, 0, all, offsets[id], piece.length);
-            offsets[id + 1] = offsets[id] + piece.length;
+            all.write(piece, 0, piece.length);
+            offsets[id + 1] = all.size();
         }
         if (in.left() > 0) {
-            throw new ProtocolException(in.left() + " bytes stand behind the last token of a vocabulary");
+            throw new ProtocolException(in.left() + " bytes follow the last token of a vocabulary");
         }
-        pieces = Arrays.copyOf(all, offsets[size]);
+        pieces = all.toByteArray();
     }
 
-    int size() {
-        return offsets.length - 1;
-    }
+    int size() { return offsets.length - 1; }
 
     /** The vocabulary hash of all entries, equal to the one in OPENED. */
-    byte[] hash() {
-        return hash;
-    }
+    byte[] hash() { return hash; }
 
     @Override
-    public byte[] piece(int id) {
-        return Arrays.copyOfRange(pieces, offsets[id], offsets[id + 1]);
-    }
+    public byte[] piece(int id) { return Arrays.copyOfRange(pieces, offsets[id], offsets[id + 1]); }
 
     @Override
-    public boolean isEnd(int id) {
-        return ends.get(id);
-    }
+    public boolean isEnd(int id) { return ends.get(id); }
 }

@@ -4,10 +4,10 @@ import java.io.IOException;
 
 /** Runs the loop of edgespec/decoding/session.py: choose, draft, verify, cut, accept. */
 final class Session {
-    private final Verifier verifier;
+    private final RemoteVerifier verifier;
     private final StopFlag stop;
 
-    Session(Verifier verifier, StopFlag stop) {
+    Session(RemoteVerifier verifier, StopFlag stop) {
         this.verifier = verifier;
         this.stop = stop;
     }
@@ -29,19 +29,17 @@ final class Session {
                 int[] draft = drafting.draft(context, Math.min(limit, verifier.maxDraft()));
                 verifier.submit(draft);
                 drafting.draftAhead(context, draft);
-                Verdict verdict = verifier.result();
+                int[] verdict = verifier.result();
                 running.drafted += draft.length;
-                running.accepted += verdict.nAccepted;
-                int[] emitted = output.cut(verdict.tokens, verdict.nAccepted, listener);
+                running.accepted += verdict.length - 1;
+                int[] emitted = output.cut(verdict, listener);
                 context.addAll(emitted);
                 verifier.accept(emitted);
                 drafting.accept(emitted, running, listener);
                 if (context.size() > verifier.contextSize()) {
                     output.finish("length");
                 }
-                if (output.finishReason().isEmpty() && running.reportIsDue()) {
-                    listener.onStats(running.snapshot(output.size(), ""));
-                }
+                running.reportNowAndThen(output, listener);
             }
         } finally {
             verifier.finish();

@@ -1,47 +1,25 @@
 package edgespec;
 
 import java.io.File;
-import java.util.ArrayList;
-import java.util.List;
 
 /**
- * The settings of a conversation. Set the fields and pass the object to {@link Chat}, which copies it.
+ * The settings of a conversation. Set the fields, then pass the object to {@link Chat}.
  */
 public final class Settings {
     /** URL of the verification server: ws://, wss://, http:// or https://; "" for none. */
     public String server = "";
     /** The server's API key, "" for none. */
     public String key = "";
-    /** Name of the model that the server must serve, "" for any. */
-    public String serverModel = "";
     /** The small model on the device, or null. Chat uses it and does not close it. */
     public Model model = null;
     /** Folder in which the server's vocabulary is kept, or null to fetch it at every connection. */
     public File folder = null;
     /** Most tokens of an answer. */
     public int maxTokens = 256;
-    /** Stop strings: each ends the answer and is not part of it. */
-    public List<String> stop = new ArrayList<String>();
     /** Sampling temperature on the server, 0 for greedy. The model on the device is always greedy. */
     public double temperature = 0;
     /** Seed of the server's random draws. */
     public long seed = 0;
     /** Milliseconds for which a lost connection is tried again before the server counts as gone. */
     public int timeoutMs = 10000;
-
-    /** Returns an independent copy. */
-    public Settings copy() {
-        Settings copy = new Settings();
-        copy.server = server;
-        copy.key = key;
-        copy.serverModel = serverModel;
-        copy.model = model;
-        copy.folder = folder;
-        copy.maxTokens = maxTokens;
-        copy.stop = new ArrayList<String>(stop);
-        copy.temperature = temperature;
-        copy.seed = seed;
-        copy.timeoutMs = timeoutMs;
-        return copy;
-    }
 }

@@ -11,23 +11,21 @@ public final class Stats {
     public final double tokensPerSecond;
     /** accepted / drafted; 0 if nothing was drafted. */
     public final double acceptanceRate;
-    /** Median round trip of the last rounds without the server's work, in milliseconds; 0 without a
-     * server. */
+    /** Median round trip of the last rounds without the server's work, in milliseconds; 0 without a server. */
     public final double roundTripMs;
     /** "stop", "length", "cancelled" or "error"; "" while the answer goes on. */
     public final String finishReason;
     /** "server", or "device" if the model on the device answers. */
     public final String source;
 
-    public Stats(int tokens, int drafted, int accepted, double tokensPerSecond, double roundTripMs,
-            String finishReason, String source) {
-        this.tokens = tokens;
-        this.drafted = drafted;
-        this.accepted = accepted;
-        this.tokensPerSecond = tokensPerSecond;
-        this.acceptanceRate = drafted == 0 ? 0 : (double) accepted / drafted;
-        this.roundTripMs = roundTripMs;
-        this.finishReason = finishReason;
-        this.source = source;
+    Stats(RunningStats running, Output output, double seconds) {
+        tokens = output.size();
+        drafted = running.drafted;
+        accepted = running.accepted;
+        tokensPerSecond = tokens / Math.max(seconds, 1e-9);
+        acceptanceRate = drafted == 0 ? 0 : (double) accepted / drafted;
+        roundTripMs = 1000 * running.roundTripS;
+        finishReason = output.finishReason();
+        source = running.source;
     }
 }

@@ -8,6 +8,8 @@ final class StopFlag {
         this.asked = asked;
     }
 
+    boolean isSet() { return asked; }
+
     /** Throws Cancelled if the user wants to stop. */
     void check() throws VerifierException.Cancelled {
         if (asked) {

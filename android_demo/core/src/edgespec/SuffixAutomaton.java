@@ -25,14 +25,16 @@ final class SuffixAutomaton {
     private final IntList end = new IntList();
     private int last = 0;
 
-    /** A token that followed an ending `hits` times out of the `times` that anything followed. */
+    /** A token that followed an ending of `length` tokens, `hits` times out of the `times` that anything did. */
     static final class Follower {
         final int token;
+        final int length;
         final int hits;
         final int times;
 
-        Follower(int token, int hits, int times) {
+        Follower(int token, int length, int hits, int times) {
             this.token = token;
+            this.length = length;
             this.hits = hits;
             this.times = times;
         }
@@ -57,22 +59,16 @@ final class SuffixAutomaton {
     }
 
     /** Returns the state of the longest ending that occurred before; 0 if none did. */
-    int suffix() {
-        return last == 0 ? 0 : link.get(last);
-    }
+    int suffix() { return last == 0 ? 0 : link.get(last); }
 
     /** Returns the number of tokens of a state's longest substring. */
-    int length(int state) {
-        return length.get(state);
-    }
+    int length(int state) { return length.get(state); }
 
     /** Returns the longest shorter ending that occurred in more places. */
-    int shorter(int state) {
-        return Math.max(link.get(state), 0);
-    }
+    int shorter(int state) { return Math.max(link.get(state), 0); }
 
-    /** Returns the token that followed a state the last time; null if none did. */
-    Follower latest(int state) {
+    /** Returns the token that followed a state, reached by `length` tokens, the last time; null if none did. */
+    Follower latest(int state, int length) {
         int newest = tokens.size() - 1;
         int times = Math.max(1, count.get(state) - (end.get(state) == newest ? 1 : 0));
         Map.Entry<Integer, Integer> found = null;
@@ -86,7 +82,7 @@ final class SuffixAutomaton {
             return null;
         }
         int hits = Math.max(1, Math.min(count.get(found.getValue()), times));
-        return new Follower(found.getKey(), hits, times);
+        return new Follower(found.getKey(), length, hits, times);
     }
 
     /**

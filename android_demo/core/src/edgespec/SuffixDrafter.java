@@ -63,53 +63,41 @@ final class SuffixDrafter {
         double prob = 1;
         int n = 0;
         while (n < limit) {
-            Guess guess = first(state, length[0]);
+            SuffixAutomaton.Follower guess = first(state, length[0]);
             if (guess == null) {
                 break;
             }
-            prob *= calibration.estimate(
-                    kind(guess.length, guess.token), assumed(guess.length, guess.token));
+            prob *= calibration.estimate(kind(guess), assumed(guess));
             if (prob < pMin || prob < HOPELESS) {
                 break;
             }
-            tokens[n] = guess.token.token;
+            tokens[n] = guess.token;
             probs[n++] = prob;
-            state = automaton.step(state, length, guess.token.token);
+            state = automaton.step(state, length, guess.token);
         }
-        return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(probs, n));
+        return new Draft(Arrays.copyOf(tokens, n), Arrays.copyOf(probs, n), 0);
     }
 
     /** Reads what was emitted, and compares it with what lookup would have drafted. */
     void accept(int[] tokens) {
         for (int token : tokens) {
             int state = automaton.suffix();
-            Guess guess = first(state, automaton.length(state));
-            boolean hit = guess != null && token == guess.token.token;
+            SuffixAutomaton.Follower guess = first(state, automaton.length(state));
+            boolean hit = guess != null && token == guess.token;
             if (guess != null) {
-                calibration.observe(kind(guess.length, guess.token), hit);
+                calibration.observe(kind(guess), hit);
             }
             predicted += ((hit ? 1 : 0) - predicted) / 20;
             automaton.append(token);
         }
     }
 
-    /** A token that followed an ending of so many tokens. */
-    private static final class Guess {
-        final SuffixAutomaton.Follower token;
-        final int length;
-
-        Guess(SuffixAutomaton.Follower token, int length) {
-            this.token = token;
-            this.length = length;
-        }
-    }
-
     /** Returns what followed the longest ending that anything followed; null if there is none. */
-    private Guess first(int state, int length) {
+    private SuffixAutomaton.Follower first(int state, int length) {
         for (int i = 0; i <= SHORTER && length >= minMatch; i++) {
-            SuffixAutomaton.Follower found = automaton.latest(state);
+            SuffixAutomaton.Follower found = automaton.latest(state, length);
             if (found != null) {
-                return new Guess(found, length);
+                return found;
             }
             state = automaton.shorter(state);
             length = automaton.length(state);
@@ -121,9 +109,9 @@ final class SuffixDrafter {
      * Returns the chance that a token is right where nothing is known yet. The function _assumed in
      * edgespec/drafters/suffix.py says where its numbers come from.
      */
-    private double assumed(int length, SuffixAutomaton.Follower one) {
+    private double assumed(SuffixAutomaton.Follower one) {
         double share = (double) one.hits / one.times;
-        double evidence = length + one.times;
+        double evidence = one.length + one.times;
         double chance = share * share * (evidence - 1) / (evidence + 0.5);
         double copying = Math.pow(Math.max(predicted, 0.02) / (1.02 - predicted) / 1.5, 0.3);
         double odds = chance / (1 - chance) * copying;
@@ -131,9 +119,9 @@ final class SuffixDrafter {
     }
 
     /** Returns the class of the evidence: the match's length, how it was followed, how much is copied. */
-    private int kind(int length, SuffixAutomaton.Follower one) {
+    private int kind(SuffixAutomaton.Follower one) {
         int lengths = 0;
-        while (lengths < LENGTHS.length && LENGTHS[lengths] < length) {
+        while (lengths < LENGTHS.length && LENGTHS[lengths] < one.length) {
             lengths++;
         }
         int copying = 0;

@@ -8,6 +8,12 @@ public class VerifierException extends IOException {
         super(message);
     }
 
+    /** Returns the message of a system exception, or its class if it has none. */
+    public static String reason(Exception error) {
+        String message = error.getMessage();
+        return message == null || message.isEmpty() ? error.getClass().getSimpleName() : message;
+    }
+
     /** The server does not answer or is busy: try again later, or use another target. */
     public static final class Unavailable extends VerifierException {
         public Unavailable(String message) {

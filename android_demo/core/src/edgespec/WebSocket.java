@@ -1,17 +1,22 @@
 package edgespec;
 
 import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
 import java.io.Closeable;
 import java.io.DataInputStream;
+import java.io.DataOutputStream;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.security.SecureRandom;
+import java.util.HashMap;
 import java.util.Locale;
+import java.util.Map;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLParameters;
@@ -83,7 +88,7 @@ final class WebSocket implements Closeable {
         } catch (IOException error) {
             closeQuietly(socket);
             throw new VerifierException.Unavailable(
-                    "no verification server answers at " + address + ": " + reason(error));
+                    "no verification server answers at " + address + ": " + VerifierException.reason(error));
         }
     }
 
@@ -92,20 +97,15 @@ final class WebSocket implements Closeable {
             throws IOException {
         SSLSocket socket = (SSLSocket) factory.createSocket(plain, address.bareHost(), address.port, true);
         SSLParameters parameters = socket.getSSLParameters();
-        checkHostName(parameters);
-        socket.setSSLParameters(parameters);
-        socket.startHandshake();
-        return socket;
-    }
-
-    /** Calls the method by reflection: Android 7 (API 24) has it, the older classes used for building do not. */
-    private static void checkHostName(SSLParameters parameters) throws IOException {
-        try {
+        try { // by reflection: Android 7 has this method, the older classes used for building do not
             SSLParameters.class.getMethod("setEndpointIdentificationAlgorithm", String.class)
                     .invoke(parameters, "HTTPS");
         } catch (ReflectiveOperationException error) {
             throw new IOException("this device cannot check the name in a certificate", error);
         }
+        socket.setSSLParameters(parameters);
+        socket.startHandshake();
+        return socket;
     }
 
     private void shakeHands(Address address, String key) throws IOException {
@@ -120,31 +120,23 @@ final class WebSocket implements Closeable {
         if (!key.isEmpty()) {
             asked.append("Authorization: Bearer ").append(key).append("\r\n");
         }
-        out.write(asked.append("\r\n").toString().getBytes(FrameWriter.UTF_8));
+        out.write(asked.append("\r\n").toString().getBytes(StandardCharsets.UTF_8));
         out.flush();
         check(address, challenge);
     }
 
     private void check(Address address, String challenge) throws IOException {
         String[] status = line().split(" ");
-        String accept = "";
-        String protocol = "";
-        String upgrade = "";
+        Map<String, String> headers = new HashMap<String, String>();
         int left = MAX_HEADER;
         for (String line = line(); !line.isEmpty(); line = line()) {
             left -= line.length();
             if (left < 0) {
                 throw new ProtocolException(address + " answers with headers without end");
             }
-            int colon = Math.max(line.indexOf(':'), 0);
-            String name = line.substring(0, colon).toLowerCase(Locale.ROOT);
-            String value = line.substring(Math.min(colon + 1, line.length())).trim();
-            if (name.equals("sec-websocket-accept")) {
-                accept = value;
-            } else if (name.equals("sec-websocket-protocol")) {
-                protocol = value;
-            } else if (name.equals("upgrade")) {
-                upgrade = value;
+            int colon = line.indexOf(':');
+            if (colon > 0) {
+                headers.put(line.substring(0, colon).toLowerCase(Locale.ROOT), line.substring(colon + 1).trim());
             }
         }
         if (status.length < 2 || !status[0].startsWith("HTTP/1.")) {
@@ -153,10 +145,11 @@ final class WebSocket implements Closeable {
         if (!status[1].equals("101")) {
             throw httpError(address, status[1]);
         }
-        if (!accept.equals(accepted(challenge)) || !upgrade.equalsIgnoreCase("websocket")) {
+        boolean accepted = accepted(challenge).equals(headers.get("sec-websocket-accept"));
+        if (!accepted || !"websocket".equalsIgnoreCase(headers.get("upgrade"))) {
             throw new ProtocolException(address + " answers the handshake of a WebSocket wrongly");
         }
-        if (!protocol.equals(Wire.SUBPROTOCOL)) {
+        if (!Wire.SUBPROTOCOL.equals(headers.get("sec-websocket-protocol"))) {
             throw new VerifierException.Refused(address + " does not speak " + Wire.SUBPROTOCOL);
         }
     }
@@ -176,7 +169,7 @@ final class WebSocket implements Closeable {
     private static String accepted(String challenge) {
         try {
             MessageDigest sha1 = MessageDigest.getInstance("SHA-1");
-            return Base64.encode(sha1.digest((challenge + GUID).getBytes(FrameWriter.UTF_8)));
+            return Base64.encode(sha1.digest((challenge + GUID).getBytes(StandardCharsets.UTF_8)));
         } catch (NoSuchAlgorithmException error) {
             throw new AssertionError("every Java and every Android has SHA-1: " + error);
         }
@@ -203,7 +196,7 @@ final class WebSocket implements Closeable {
         try {
             write(BINARY, message);
         } catch (IOException error) {
-            fail(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            fail(new VerifierException.Unavailable("the connection is lost: " + VerifierException.reason(error)));
             throw failure;
         }
     }
@@ -228,9 +221,7 @@ final class WebSocket implements Closeable {
     }
 
     /** Returns true if receive would not wait. */
-    boolean ready() {
-        return !arrived.isEmpty();
-    }
+    boolean ready() { return !arrived.isEmpty(); }
 
     /** Sends a CLOSE frame, so that the server deletes the session, and ends the connection. */
     @Override
@@ -241,10 +232,8 @@ final class WebSocket implements Closeable {
                 socket.setSoTimeout(1000);
                 write(CLOSE, new byte[] {1000 >> 8, (byte) 1000});
                 socket.shutdownOutput();
-            } catch (IOException error) {
-                // the connection is lost already
-            } catch (UnsupportedOperationException error) {
-                // TLS sockets of old Android versions cannot be closed in one direction only
+            } catch (IOException | UnsupportedOperationException error) {
+                // it is lost already, or a TLS socket of an old Android, which cannot be half-closed
             }
         }
         drop();
@@ -258,33 +247,23 @@ final class WebSocket implements Closeable {
 
     private synchronized void write(int opcode, byte[] payload) throws IOException {
         int n = payload.length;
-        FrameWriter frame = new FrameWriter();
-        frame.u8(0x80 | opcode);
-        if (n < 126) {
-            frame.u8(0x80 | n);
-        } else if (n < 1 << 16) {
-            frame.u8(0x80 | 126);
-            big(frame, n, 2);
-        } else {
-            frame.u8(0x80 | 127);
-            big(frame, n, 8);
+        ByteArrayOutputStream bytes = new ByteArrayOutputStream(n + 14);
+        DataOutputStream frame = new DataOutputStream(bytes);
+        frame.writeByte(0x80 | opcode);
+        frame.writeByte(0x80 | (n < 126 ? n : n < 1 << 16 ? 126 : 127));
+        if (n >= 1 << 16) {
+            frame.writeLong(n);
+        } else if (n >= 126) {
+            frame.writeShort(n);
         }
         byte[] mask = new byte[4];
         random.nextBytes(mask);
-        frame.raw(mask);
-        byte[] masked = new byte[n];
+        frame.write(mask);
         for (int i = 0; i < n; i++) {
-            masked[i] = (byte) (payload[i] ^ mask[i & 3]);
+            frame.writeByte(payload[i] ^ mask[i & 3]);
         }
-        frame.raw(masked);
-        out.write(frame.bytes());
+        bytes.writeTo(out);
         out.flush();
-    }
-
-    private static void big(FrameWriter frame, long value, int bytes) {
-        for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) {
-            frame.u8((int) (value >>> shift) & 0xFF);
-        }
     }
 
     // The thread that reads
@@ -308,7 +287,7 @@ final class WebSocket implements Closeable {
         } catch (VerifierException error) {
             fail(error);
         } catch (IOException error) {
-            fail(new VerifierException.Unavailable("the connection is lost: " + reason(error)));
+            fail(new VerifierException.Unavailable("the connection is lost: " + VerifierException.reason(error)));
         } catch (InterruptedException error) {
             fail(new VerifierException.Unavailable("the connection was given up"));
         }
@@ -325,7 +304,11 @@ final class WebSocket implements Closeable {
             if (opcode == PING) {
                 write(PONG, payload);
             } else if (opcode == CLOSE) {
-                throw closed(payload);
+                if (!closing) {
+                    closing = true;
+                    write(CLOSE, payload);
+                }
+                throw new VerifierException.Unavailable("the server closed the connection");
             } else if (opcode == TEXT) {
                 throw new ProtocolException("a text message came; frames are binary");
             } else if (opcode == BINARY || opcode == CONTINUATION) {
@@ -367,14 +350,6 @@ final class WebSocket implements Closeable {
         return payload;
     }
 
-    private VerifierException closed(byte[] payload) throws IOException {
-        if (!closing) {
-            closing = true;
-            write(CLOSE, payload);
-        }
-        return new VerifierException.Unavailable("the server closed the connection");
-    }
-
     private void fail(VerifierException error) {
         if (failure == null) {
             failure = error;
@@ -391,11 +366,5 @@ final class WebSocket implements Closeable {
         } catch (IOException error) {
             // there is nothing left to do with the socket
         }
-    }
-
-    /** Returns the message of a system exception, or its class if it has none. */
-    static String reason(Exception error) {
-        String message = error.getMessage();
-        return message == null || message.isEmpty() ? error.getClass().getSimpleName() : message;
     }
 }

@@ -1,52 +1,100 @@
 package edgespec;
 
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
-import java.util.Arrays;
-
-/** Encodes and decodes the frames of docs/concepts/protocol.md, and computes vocabulary hashes. */
-public final class Wire {
-    static final int VERSION = 1;
-    static final String SUBPROTOCOL = "edgespec.verify.v1";
+/**
+ * The frames of docs/concepts/protocol.md, version 2: encodes those of the device and decodes those of
+ * the server. This device has no options and drafts no trees, so it sends an empty list of each.
+ */
+final class Wire {
+    static final int VERSION = 2;
+    static final String SUBPROTOCOL = "edgespec.verify.v2";
     static final String PATH = "/v1/verify";
 
-    private Wire() {
-    }
+    private Wire() {}
 
-    /** Encodes a frame as a message. */
-    static byte[] encode(Frame frame) {
+    /**
+     * Encodes OPEN, which starts or resumes a session; the first frame of a connection.
+     *
+     * @param token the session to resume, zeros for a new one
+     * @param model the name of the model that the server must serve, "" for any
+     */
+    static byte[] open(byte[] token, int vocabularySize, byte[] vocabularyHash, String model) {
         FrameWriter out = new FrameWriter();
-        out.u8(frame.type());
-        frame.write(out);
+        out.u8(0x01);
+        out.u8(VERSION);
+        out.raw(token);
+        out.varint(vocabularySize);
+        out.raw(vocabularyHash);
+        out.text(model);
+        out.varint(0); // options
         return out.bytes();
     }
 
-    /** Decodes a message. Throws if it is no frame, or has bytes after the last field. */
+    /** Encodes BEGIN, which sets the context: `keep` tokens that the server has, then `ids`. */
+    static byte[] begin(long generation, int keep, int checksum, int nPrompt, double temperature, long seed,
+            int[] ids) {
+        FrameWriter out = new FrameWriter();
+        out.u8(0x02);
+        out.varint(generation);
+        out.varint(keep);
+        out.u32(checksum);
+        out.varint(nPrompt);
+        out.f64(temperature);
+        out.f64(1); // top_p
+        out.f64(0); // min_p
+        out.f64(1); // repetition_penalty
+        out.f64(0); // presence_penalty
+        out.f64(0); // frequency_penalty
+        out.varint(0); // top_k
+        out.varint(0); // logprobs
+        out.varint(0); // biases
+        out.u64(seed);
+        out.varint(0); // options
+        out.ids(ids);
+        return out.bytes();
+    }
+
+    /**
+     * Encodes VERIFY, which has the draft `ids` checked after the first `length` tokens of the context.
+     * Then the server may emit `ahead` more tokens by itself.
+     */
+    static byte[] verify(long round, int length, int checksum, int ahead, int[] ids) {
+        FrameWriter out = new FrameWriter();
+        out.u8(0x03);
+        out.varint(round);
+        out.varint(length);
+        out.u32(checksum);
+        out.varint(ahead);
+        out.varint(0); // parents
+        out.ids(ids);
+        return out.bytes();
+    }
+
+    /** Encodes MORE, which lets the server emit tokens without drafts up to this round. */
+    static byte[] more(long round) {
+        FrameWriter out = new FrameWriter();
+        out.u8(0x04);
+        out.varint(round);
+        return out.bytes();
+    }
+
+    /** Encodes CANCEL, which stops reading the prompt and emitting tokens. */
+    static byte[] cancel() { return new byte[] {0x05}; }
+
+    /** Decodes a message of the server. Throws if it is not exactly one frame. */
     static Frame decode(byte[] data) throws ProtocolException {
         if (data.length == 0) {
             throw new ProtocolException("an empty message came; a frame has at least its type");
         }
-        int type = data[0] & 0xFF;
-        boolean saysVersion = type == 0x01 || type == 0x81;
-        if (saysVersion && data.length > 1 && data[1] != VERSION) {
-            throw new ProtocolException("a frame of version " + (data[1] & 0xFF)
-                    + " of the protocol came; this program speaks version " + VERSION + ": update it");
-        }
-        FrameReader in = new FrameReader(data, 1);
-        Frame frame = read(type, in);
+        FrameReader in = new FrameReader(data);
+        Frame frame = read(in.u8(), in);
         if (in.left() > 0) {
-            throw new ProtocolException(in.left() + " bytes stand behind the fields of a frame");
+            throw new ProtocolException(in.left() + " bytes follow the fields of a frame");
         }
         return frame;
     }
 
     private static Frame read(int type, FrameReader in) throws ProtocolException {
         switch (type) {
-            case 0x01: return new Frame.Open(in);
-            case 0x02: return new Frame.Begin(in);
-            case 0x03: return new Frame.Verify(in);
-            case 0x04: return new Frame.More(in);
-            case 0x05: return new Frame.Cancel();
             case 0x81: return new Frame.Opened(in);
             case 0x82: return new Frame.Progress(in);
             case 0x83: return new Frame.Answer(in);
@@ -54,30 +102,6 @@ public final class Wire {
             case 0x85: return new Frame.Busy(in);
             case 0x86: return new Frame.Error(in);
             default: throw new ProtocolException("a frame of unknown type " + type + " came");
-        }
-    }
-
-    /**
-     * Computes the vocabulary hash of docs/concepts/protocol.md, 16 bytes.
-     *
-     * @param entries the bytes of each id in the vocabulary itself
-     */
-    public static byte[] vocabularyHash(byte[][] entries) {
-        MessageDigest digest = sha256();
-        for (byte[] entry : entries) {
-            FrameWriter length = new FrameWriter();
-            length.u32(entry.length);
-            digest.update(length.bytes());
-            digest.update(entry);
-        }
-        return Arrays.copyOf(digest.digest(), 16);
-    }
-
-    private static MessageDigest sha256() {
-        try {
-            return MessageDigest.getInstance("SHA-256");
-        } catch (NoSuchAlgorithmException error) {
-            throw new AssertionError("every Java and every Android has SHA-256: " + error);
         }
     }
 }

@@ -1,14 +1,10 @@
 package edgespec;
 
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.*;
 
 import java.io.File;
-import java.io.FileOutputStream;
 import java.io.IOException;
-import java.net.InetAddress;
-import java.net.ServerSocket;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -28,6 +24,7 @@ public class ChatTest {
     private FakeServer server;
     private Settings settings;
     private Chat chat;
+    private final List<Message> conversation = new ArrayList<>();
 
     @Before
     public void start() throws IOException {
@@ -43,77 +40,82 @@ public class ChatTest {
             chat.close();
         }
         server.close();
-        assertEquals("what the server complains of", new ArrayList<String>(), server.faults);
+        assertEquals("what the server complains of", List.of(), server.faults);
     }
 
-    private Chat chat() {
-        chat = new Chat(settings, new ArrayList<Message>());
-        return chat;
-    }
-
-    private Recorder ask(String text) {
-        return ask(text, new Recorder());
-    }
+    private Recorder ask(String text) { return ask(text, new Recorder()); }
 
     private Recorder ask(String text, Recorder recorder) {
         if (chat == null) {
-            chat();
+            chat = new Chat(settings);
+            conversation.clear();
         }
-        Stats stats = chat.send(text, recorder);
-        Stats last = recorder.stats.get(recorder.stats.size() - 1);
-        assertTrue("the last figures are those that send returns", last == stats);
-        List<Message> said = chat.messages();
-        boolean silent = recorder.text.length() == 0;
-        assertEquals(silent ? text : recorder.text.toString(), said.get(said.size() - 1).content);
+        List<Message> asked = new ArrayList<>(conversation);
+        asked.add(new Message("user", text));
+        Stats stats = chat.send(asked, recorder);
+        assertTrue("the last figures are those that send returns", recorder.last() == stats);
+        if (recorder.text.length() > 0) {
+            conversation.addAll(asked.subList(conversation.size(), asked.size()));
+            conversation.add(new Message("assistant", recorder.text.toString()));
+        }
         return recorder;
     }
 
-    private static Stats last(Recorder recorder) {
-        return recorder.stats.get(recorder.stats.size() - 1);
+    private static void said(String expected, Recorder recorder) {
+        assertEquals(List.of(), recorder.errors);
+        assertEquals(expected, recorder.text.toString());
+        assertEquals("stop", recorder.last().finishReason);
     }
 
-    private static void said(String expected, Recorder recorder) {
-        assertEquals(new ArrayList<String>(), recorder.errors);
-        assertEquals(expected, recorder.text.toString());
-        assertEquals("stop", last(recorder).finishReason);
+    /** Asks a question and checks the answer. */
+    private Recorder answered(String text) {
+        Recorder heard = ask(text);
+        said(Toy.answer(text), heard);
+        return heard;
     }
 
     private static void failed(String sentence, Recorder recorder) {
         assertEquals(recorder.errors.toString(), 1, recorder.errors.size());
-        assertTrue(recorder.errors.get(0), recorder.errors.get(0).contains(sentence));
-        assertTrue(recorder.errors.get(0), recorder.errors.get(0).endsWith("."));
-        assertEquals("error", last(recorder).finishReason);
+        String error = recorder.errors.get(0);
+        assertTrue(error, error.contains(sentence) && error.endsWith("."));
+        assertEquals("error", recorder.last().finishReason);
+    }
+
+    /** A recorder that runs something once the answer has more than so many characters. */
+    private static Recorder after(int length, Runnable action) {
+        return new Recorder() {
+            private boolean done;
+
+            @Override
+            public void onText(String more, boolean wasDrafted) {
+                super.onText(more, wasDrafted);
+                if (!done && text.length() > length) {
+                    done = true;
+                    action.run();
+                }
+            }
+        };
     }
 
     @Test
     public void theTargetsText() {
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        Stats stats = last(heard);
-        assertEquals(Toy.answer(ASKED).getBytes(FrameWriter.UTF_8).length + 1, stats.tokens);
+        Recorder heard = answered(ASKED);
+        Stats stats = heard.last();
+        assertEquals(Toy.bytes(Toy.answer(ASKED)).length + 1, stats.tokens);
         assertTrue("copies are drafted: " + stats.accepted, stats.accepted > 60);
         assertTrue("and shown as such: " + heard.drafted, heard.drafted > 60);
         assertTrue(stats.drafted >= stats.accepted);
         assertEquals("server", stats.source);
         assertTrue(stats.tokensPerSecond > 0);
-        assertEquals("user", chat.messages().get(0).role);
-        assertEquals("assistant", chat.messages().get(1).role);
-    }
-
-    @Test
-    public void betweenTwoDraftsTheServerDoesNotGoOn() {
-        ask(ASKED);
-        Frame.Verify before = null;
+        FakeServer.Heard before = null;
         int together = 0;
-        for (Frame frame : new ArrayList<Frame>(server.heard)) {
-            if (frame instanceof Frame.Verify) {
-                Frame.Verify verify = (Frame.Verify) frame;
-                boolean both = before != null && before.ids.length > 0 && verify.ids.length > 0;
-                if (both) {
+        for (FakeServer.Heard verify : server.heard) {
+            if (verify.type() == FakeServer.VERIFY) {
+                if (before != null && before.ids().length > 0 && verify.ids().length > 0) {
                     together++;
-                    assertEquals(0, verify.ahead);
+                    assertEquals("between two drafts the server does not go on", 0, verify.ahead());
                 } else {
-                    assertTrue("a first draft may be followed by plain steps", verify.ahead > 0);
+                    assertTrue("a first draft may be followed by plain steps", verify.ahead() > 0);
                 }
                 before = verify;
             }
@@ -122,116 +124,56 @@ public class ChatTest {
     }
 
     @Test
-    public void whatTheServerHasEmittedIsNotThrownAway() throws Exception {
-        StopFlag stop = new StopFlag();
-        Server remote = new Server(server.url(), "", null, 5000);
-        remote.loadVocabulary(5000, stop);
-        RemoteVerifier verifier = new RemoteVerifier(remote, "", new Sampling(), 0, 5000, 5000, stop);
-        SuffixDrafter lookup = new SuffixDrafter(2, 0);
-        Drafting.Remote drafting = new Drafting.Remote(verifier, lookup, null);
-        IntList context = new IntList(Toy.encode(Arrays.asList(new Message("user", ASKED))));
-        drafting.begin(context.toArray(), new int[0]);
-        verifier.begin(context.toArray(), 200);
-        for (int i = 0; i < 10; i++) {
-            verifier.submit(new int[0]);
-            int[] tokens = verifier.result().tokens;
-            context.addAll(tokens);
-            verifier.accept(tokens);
-            drafting.accept(tokens, new RunningStats(), new Recorder());
-        }
-        while (!verifier.ready()) {
-            Thread.sleep(1);
-        }
-        Draft found = lookup.propose(8);
-        DraftEstimate[] estimates = {new DraftEstimate(found.acceptanceProbs, found.tokens.length, 0)};
-        Policy policy = new Policy(verifier.costs());
-        assertTrue("a draft would pay", policy.choose(estimates, verifier.roundTripS()).depth > 0);
-        assertEquals("but the next token is there", 0, drafting.draft(context, 8).length);
-        verifier.close();
-    }
-
-    @Test
-    public void onlyWholeCharactersAreShown() {
-        for (String piece : ask("na\u00efve \u4f60\u597d").pieces) {
-            assertFalse(piece, piece.contains("\ufffd"));
-            assertFalse(piece, Character.isHighSurrogate(piece.charAt(piece.length() - 1)));
-        }
-        said(Toy.answer("again"), ask("again"));
-    }
-
-    @Test
     public void aConversationSendsOnlyWhatIsNew() {
         ask(ASKED);
         ask("And the cat?");
-        assertEquals(4, chat.messages().size());
-        Frame.Begin second = null;
-        for (Frame frame : new ArrayList<Frame>(server.heard)) {
-            second = frame instanceof Frame.Begin ? (Frame.Begin) frame : second;
+        FakeServer.Heard second = null;
+        for (FakeServer.Heard frame : server.heard) {
+            second = frame.type() == FakeServer.BEGIN ? frame : second;
         }
-        assertTrue("so many tokens were kept: " + second.keep, second.keep > 150);
-        assertTrue("so many were sent: " + second.ids.length, second.ids.length < 30);
-        assertEquals(1, server.count(Frame.Open.class));
+        assertTrue("so many tokens were kept: " + second.keep(), second.keep() > 150);
+        assertTrue("so many were sent: " + second.ids().length, second.ids().length < 30);
+        assertEquals(1, server.count(FakeServer.OPEN));
     }
 
     @Test
-    public void aCutAfterEveryFrame() throws IOException {
-        cutEverywhere(false, null);
+    public void aCutAfterEveryFrame() {
+        cutEverywhere(false);
     }
 
     @Test
-    public void aRestartAfterEveryFrame() throws IOException {
-        cutEverywhere(true, null);
+    public void aRestartAfterEveryFrameWhileTheModelDrafts() {
+        settings.model = new Toy(2048, 7);
+        cutEverywhere(true);
     }
 
-    @Test
-    public void aCutAfterEveryFrameWhileTheModelDrafts() throws IOException {
-        cutEverywhere(true, new ToyModel(2048, 7));
-    }
-
-    private void cutEverywhere(boolean forget, ToyModel model) throws IOException {
-        settings.model = model;
+    private void cutEverywhere(boolean forget) {
         int resumed = 0;
-        for (int n = 3; ; n++) { // before OPENED it is a server that is not there
+        for (int n = 3; server.cutAfter.get() <= 0 || n == 3; n++) { // before OPENED it is a server that is not there
             server.forget();
             server.cutAfter.set(n);
             server.heard.clear();
-            Recorder heard = new Recorder();
-            if (forget) {
-                heard = new Recorder() {
-                    @Override
-                    public void onText(String more, boolean wasDrafted) {
-                        super.onText(more, wasDrafted);
-                        if (server.cutAfter.get() <= 0) {
-                            server.forget();
-                        }
-                    }
-                };
-            }
+            server.forgetsWhenCut = forget;
             chat = null;
-            said(Toy.answer(ASKED), ask(ASKED, heard));
-            assertEquals("cut after " + n, Arrays.<String>asList(), server.faults);
+            Recorder heard = answered(ASKED);
+            assertEquals("cut after " + n, List.of(), server.faults);
             assertTrue("the server answers again and again, no model steps in", heard.notes.isEmpty());
             chat.close();
-            resumed += server.count(Frame.Open.class) - 1;
-            if (server.cutAfter.get() > 0) {
-                assertTrue("so many cuts were survived: " + resumed + " of " + n, resumed > 10);
-                return;
-            }
+            resumed += server.count(FakeServer.OPEN) - 1;
         }
+        assertTrue("so many cuts were survived: " + resumed, resumed > 10);
     }
 
     @Test
     public void plainTokensComeWithoutBeingAskedFor() throws Exception {
         server.costs = new long[][] {{1, 1000}, {2, 50000}}; // drafts never pay
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        assertEquals(0, last(heard).drafted);
-        assertEquals(1, server.count(Frame.Verify.class));
-        assertTrue(server.count(Frame.More.class) > 3);
-        for (int i = 0; i < 500 && server.count(Frame.Cancel.class) == 0; i++) {
+        assertEquals(0, answered(ASKED).last().drafted);
+        assertEquals(1, server.count(FakeServer.VERIFY));
+        assertTrue(server.count(FakeServer.MORE) > 3);
+        for (int i = 0; i < 500 && server.count(FakeServer.CANCEL) == 0; i++) {
             Thread.sleep(10);
         }
-        assertEquals("the end is the device's to see", 1, server.count(Frame.Cancel.class));
+        assertEquals("the end is the device's to see", 1, server.count(FakeServer.CANCEL));
     }
 
     @Test
@@ -243,96 +185,52 @@ public class ChatTest {
             chat = null;
             Recorder heard = ask(ASKED);
             assertEquals(Toy.answer(ASKED).substring(0, 30), heard.text.toString());
-            assertEquals(30, last(heard).tokens);
-            assertEquals("length", last(heard).finishReason);
+            assertEquals(30, heard.last().tokens);
+            assertEquals("length", heard.last().finishReason);
         }
         long most = 0;
-        for (Frame frame : new ArrayList<Frame>(server.heard)) {
-            if (frame instanceof Frame.Verify) {
-                most = Math.max(most, ((Frame.Verify) frame).round + ((Frame.Verify) frame).ahead);
-            } else if (frame instanceof Frame.More) {
-                most = Math.max(most, ((Frame.More) frame).round);
-            }
+        for (FakeServer.Heard frame : server.heard) {
+            most = Math.max(most, frame.round() + frame.ahead());
         }
         assertEquals("nothing is asked for that will not be said", 29, most);
     }
 
     @Test
-    public void stopStringsAcrossTokensAndDrafts() {
-        settings.stop = Arrays.asList("", "zzz", "lazy dog \ud83d\ude00 The");
-        Recorder heard = ask(ASKED);
-        assertEquals("The quick brown fox jumps over the ", heard.text.toString());
-        assertEquals("stop", last(heard).finishReason);
-        said(Toy.answer("next"), ask("next"));
-        assertEquals("the server is not told of tokens that it has not kept", 2, server.count(Frame.Begin.class));
-    }
-
-    @Test
-    public void aStopStringThatOnlyBegins() {
-        settings.stop = Arrays.asList("lazy dog!!");
-        said(Toy.answer(ASKED), ask(ASKED));
-    }
-
-    @Test
     public void cancelKeepsWhatWasSaid() {
         server.delayMs = 5;
-        Recorder heard = new Recorder() {
-            @Override
-            public void onText(String more, boolean wasDrafted) {
-                super.onText(more, wasDrafted);
-                if (text.length() > 10) {
-                    chat.cancel();
-                }
-            }
-        };
-        ask(ASKED, heard);
-        assertEquals("cancelled", last(heard).finishReason);
+        Recorder heard = ask(ASKED, after(10, () -> chat.cancel()));
+        assertEquals("cancelled", heard.last().finishReason);
         assertTrue(heard.errors.isEmpty());
         assertTrue(Toy.answer(ASKED).startsWith(heard.text.toString()));
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test(timeout = 30000)
     public void cancelWhileTheServerSaysNothing() throws Exception {
-        server.silent = true;
-        cancelledAfter(3);
-        server.silent = false;
-        said(Toy.answer("next"), ask("next"));
-    }
-
-    @Test(timeout = 30000)
-    public void cancelWhileItIsAskedForTokenIds() throws Exception {
-        server.stalls = true;
-        cancelledAfter(3);
-        server.stalls = false;
-        said(Toy.answer("next"), ask("next"));
-    }
-
-    private boolean verdictIsDue() {
-        return server.silent && server.count(Frame.Verify.class) == 0;
-    }
-
-    /** Sends a question, and cancels once the server has received so many requests. */
-    private void cancelledAfter(final int requests) throws Exception {
         settings.timeoutMs = 60000;
-        chat();
-        Thread canceller = new Thread() {
-            @Override
-            public void run() {
-                try {
-                    while (server.requests.size() < requests || verdictIsDue()) {
-                        Thread.sleep(5);
-                    }
-                } catch (InterruptedException error) {
-                    return;
-                }
-                chat.cancel();
+        server.silent = true;
+        cancelled();
+        server.silent = false;
+        answered("next");
+        server.stalls = true;
+        cancelled();
+        server.stalls = false;
+        answered("last");
+    }
+
+    /** Asks a question and cancels it after the server has got its last request. */
+    private void cancelled() throws Exception {
+        int requests = server.requests.size();
+        Thread canceller = new Thread(() -> {
+            while (server.requests.size() == requests || server.silent && server.count(FakeServer.VERIFY) == 0) {
+                Thread.yield();
             }
-        };
+            chat.cancel();
+        });
         canceller.start();
         Recorder heard = ask(ASKED);
         canceller.join();
-        assertEquals("cancelled", last(heard).finishReason);
+        assertEquals("cancelled", heard.last().finishReason);
         assertTrue(heard.errors.isEmpty());
     }
 
@@ -342,63 +240,36 @@ public class ChatTest {
         settings.timeoutMs = 800;
         failed("has not answered for 0.8 s", ask(ASKED));
         server.silent = false;
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
-    public void aWrongKeyIsSaidAtOnce() {
+    public void keys() {
         server.key = "right";
         settings.key = "wrong";
-        settings.model = new ToyModel(2048, 0);
+        settings.model = new Toy(2048, 0);
         failed("refuses the key; give one that it knows", ask(ASKED));
         assertEquals("it was asked once", 1, server.requests.size());
-        assertEquals(1, chat.messages().size());
         settings.key = "right";
         chat = null;
-        said(Toy.answer(ASKED), ask(ASKED));
-    }
-
-    @Test
-    public void aKeyThatIsTakenAway() {
-        ask(ASKED);
+        answered(ASKED);
         server.key = "another";
         failed("refuses the key; give one that it knows", ask("next"));
-    }
-
-    @Test
-    public void aKeyThatCannotBeOne() {
         settings.key = "a\r\nb";
+        chat = null;
         failed("The key has a blank", ask(ASKED));
-        assertEquals(0, server.requests.size());
     }
 
     @Test
     public void noServer() throws IOException {
         server.close();
-        failed("o verification server answers at " + settings.server.substring(5), ask(ASKED));
-        assertEquals("the question stays", ASKED, chat.messages().get(0).content);
-        server = again();
-        said(Toy.answer("next"), ask("next"));
-        assertEquals(3, chat.messages().size());
-    }
-
-    /** Starts a server on the port of the one that is gone. */
-    private FakeServer again() throws IOException {
-        int port = Integer.parseInt(settings.server.substring(settings.server.lastIndexOf(':') + 1));
-        ServerSocket listening = new ServerSocket();
-        listening.setReuseAddress(true);
-        listening.bind(new java.net.InetSocketAddress(InetAddress.getByName("127.0.0.1"), port));
-        return new FakeServer(listening);
-    }
-
-    @Test
-    public void neitherServerNorModel() {
+        failed("o verification server answers at " + server.name(), ask(ASKED));
+        server = server.again();
+        answered("next");
+        chat = null;
         settings.server = " ";
         failed("neither a server nor a model", ask(ASKED));
-    }
-
-    @Test
-    public void anAddressThatIsNone() {
+        chat = null;
         settings.server = "192.168.1.5:8080";
         failed("is no address of a verification server", ask(ASKED));
     }
@@ -406,276 +277,176 @@ public class ChatTest {
     @Test
     public void theModelAlone() {
         settings.server = "";
-        ToyModel model = new ToyModel(512, 0);
+        Toy model = new Toy(512, 0);
         settings.model = model;
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        assertEquals("device", last(heard).source);
-        assertEquals(0, last(heard).drafted);
+        Recorder heard = answered(ASKED);
+        assertEquals("device", heard.last().source);
+        assertEquals(0, heard.last().drafted);
         int before = model.decoded;
-        said(Toy.answer("more"), ask("more"));
-        int steps = Toy.answer("more").getBytes(FrameWriter.UTF_8).length + 1;
+        answered("more");
+        int steps = Toy.bytes(Toy.answer("more")).length + 1;
         assertTrue("the conversation is not read again", model.decoded - before <= steps + 2);
         assertTrue("long prompts are read in pieces", model.largest <= ModelCache.CHUNK);
-    }
-
-    @Test
-    public void aModelThatFails() {
-        settings.server = "";
-        ToyModel model = new ToyModel(512, 0);
-        model.failAfter = 20;
-        settings.model = model;
-        Recorder heard = ask(ASKED);
-        failed("The engine says no", heard);
-        assertTrue(Toy.answer(ASKED).startsWith(heard.text.toString()));
+        model.failAfter = model.decoded + 20;
+        failed("The engine says no", ask(ASKED));
         model.failAfter = Integer.MAX_VALUE;
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
     public void theModelGoesOnWhereTheServerStopped() throws IOException {
-        settings.model = new ToyModel(2048, 0);
-        goesOn();
+        goesOn(new Toy(2048, 0));
     }
 
     @Test
     public void aModelOfAnotherVocabularyGoesOnToo() throws IOException {
-        ToyModel model = new ToyModel(2048, 0);
+        Toy model = new Toy(2048, 0);
         model.hash = new byte[16];
-        settings.model = model;
-        goesOn();
+        goesOn(model);
     }
 
-    private void goesOn() throws IOException {
+    private void goesOn(Toy model) throws IOException {
+        settings.model = model;
         settings.timeoutMs = 1000;
         server.delayMs = 2;
         server.costs = new long[][] {{1, 1000}, {2, 50000}}; // plain: one token after another
-        Recorder heard = new Recorder() {
-            @Override
-            public void onText(String more, boolean wasDrafted) {
-                super.onText(more, wasDrafted);
-                if (text.length() == 60) {
-                    try {
-                        server.close();
-                    } catch (IOException error) {
-                        errors.add(error.toString());
-                    }
-                }
+        Recorder heard = ask(ASKED, after(60, () -> {
+            try {
+                server.close();
+            } catch (IOException error) {
+                throw new AssertionError(error);
             }
-        };
-        said(Toy.answer(ASKED), ask(ASKED, heard));
+        }));
+        said(Toy.answer(ASKED), heard);
         assertEquals(heard.notes.toString(), 1, heard.notes.size());
         assertTrue(heard.notes.get(0), heard.notes.get(0).endsWith("the model on the device answers."));
-        assertEquals("device", last(heard).source);
-        Recorder still = ask("still away?");
-        said(Toy.answer("still away?"), still);
-        assertTrue("that was said already: " + still.notes, still.notes.isEmpty());
-        server = again();
-        Recorder back = ask("back?");
-        said(Toy.answer("back?"), back);
-        assertEquals(Arrays.asList("The server is back."), back.notes);
-        assertEquals("server", last(back).source);
+        assertEquals("device", heard.last().source);
+        assertEquals("that was said already", List.of(), answered("still away?").notes);
+        server = server.again();
+        Recorder back = answered("back?");
+        assertEquals(List.of("The server is back."), back.notes);
+        assertEquals("server", back.last().source);
     }
 
     @Test
     public void theModelDrafts() {
-        ToyModel model = new ToyModel(2048, 0);
+        Toy model = new Toy(2048, 0);
         settings.model = model;
         server.costs = new long[][] {{1, 200000}, {8, 210000}, {32, 230000}};
         server.delayMs = 20; // it reads while it waits
-        String asked = "abcdefghijklmnopqrstuvwxyz0123456789";
-        Recorder heard = ask(asked);
-        said(Toy.answer(asked), heard);
-        assertTrue("steps: " + server.count(Frame.Verify.class), server.count(Frame.Verify.class) < 30);
+        answered("abcdefghijklmnopqrstuvwxyz0123456789");
+        assertTrue("steps: " + server.count(FakeServer.VERIFY), server.count(FakeServer.VERIFY) < 30);
         assertTrue(model.decoded > 0);
-    }
-
-    @Test
-    public void aModelThatFailsNoLongerDrafts() {
-        ToyModel model = new ToyModel(2048, 0);
-        model.failAfter = 1;
-        settings.model = model;
-        server.costs = new long[][] {{1, 200000}, {8, 210000}};
-        server.delayMs = 20;
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
+        model.failAfter = model.decoded;
+        Recorder heard = answered(ASKED);
         assertEquals(1, heard.notes.size());
         assertTrue(heard.notes.get(0), heard.notes.get(0).contains("no longer drafts"));
     }
 
     @Test
-    public void aModelOfAnotherVocabularyDoesNotDraft() {
-        ToyModel model = new ToyModel(2048, 0);
-        model.hash = new byte[16];
-        settings.model = model;
-        said(Toy.answer(ASKED), ask(ASKED));
-        assertEquals(0, model.decoded);
-    }
-
-    @Test
     public void needIsAnsweredWithTheContext() {
-        server.firstSay.add(new Frame.Need(3, 0));
-        server.firstSay.add(new Frame.Need(0, 0));
-        said(Toy.answer(ASKED), ask(ASKED));
-        assertEquals(3, server.count(Frame.Begin.class));
-    }
-
-    @Test
-    public void needWithoutEnd() {
+        server.firstSay.addAll(List.of(FakeServer.need(3, 0), FakeServer.need(0, 0)));
+        answered(ASKED);
+        assertEquals(3, server.count(FakeServer.BEGIN));
         for (int i = 0; i < 9; i++) {
-            server.firstSay.add(new Frame.Need(0, 0));
+            server.firstSay.add(FakeServer.need(0, 0));
         }
         failed("asks for the same context again and again", ask(ASKED));
         server.firstSay.clear();
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
     public void busyIsAskedAgain() {
-        server.firstSay.add(new Frame.Busy(20, "the cache is full"));
-        server.firstSay.add(new Frame.Busy(0, "the cache is full"));
-        said(Toy.answer(ASKED), ask(ASKED));
-    }
-
-    @Test
-    public void busyForTooLong() {
+        server.firstSay.addAll(List.of(FakeServer.busy(20, "the cache is full"), FakeServer.busy(0, "it is full")));
+        answered(ASKED);
+        chat = null;
         settings.timeoutMs = 800;
         for (int i = 0; i < 9; i++) {
-            server.firstSay.add(new Frame.Busy(300, "the cache is full"));
+            server.firstSay.add(FakeServer.busy(300, "the cache is full"));
         }
         failed("has no room: the cache is full", ask(ASKED));
-    }
-
-    @Test
-    public void allSessionsTaken() {
-        server.refusal = new Frame.Busy(5000, "all 256 sessions are taken");
+        chat = null;
+        server.refusal = FakeServer.busy(5000, "all 256 sessions are taken");
         failed("all 256 sessions are taken", ask(ASKED));
     }
 
     @Test
-    public void errorsByTheirCode() {
-        for (int code : new int[] {Frame.Error.PROTOCOL, Frame.Error.VERSION, Frame.Error.MODEL,
-            Frame.Error.VOCABULARY, Frame.Error.UNSUPPORTED, Frame.Error.CONTEXT_FULL}) {
-            server.firstSay.add(new Frame.Error(code, "told by code " + code));
+    public void errorsOfTheServer() {
+        for (int code = 1; code <= Frame.Error.CONTEXT_FULL; code++) {
+            server.firstSay.add(FakeServer.error(code, "told by code " + code));
             failed("told by code " + code, ask(ASKED));
-            said(Toy.answer("next"), ask("next"));
+            answered("next");
         }
-    }
-
-    @Test
-    public void aServerThatCloses() {
-        server.firstSay.add(new Frame.Error(Frame.Error.CLOSING, "the server is shutting down"));
-        said(Toy.answer(ASKED), ask(ASKED));
-        assertEquals(2, server.count(Frame.Open.class));
-    }
-
-    @Test
-    public void noRoomForAnotherConnection() {
-        server.status = "503 Service Unavailable";
-        failed("has no room now (HTTP 503)", ask(ASKED));
-        server.status = "404 Not Found";
-        failed("is no verification server", ask(ASKED));
+        int connections = server.connections();
+        server.firstSay.add(FakeServer.error(Frame.Error.CLOSING, "the server is shutting down"));
+        answered(ASKED);
+        assertEquals("it asks again", connections + 1, server.connections());
     }
 
     @Test
     public void anotherModelAfterARestart() {
         server.delayMs = 2;
-        Recorder heard = ask(ASKED, new Recorder() {
-            @Override
-            public void onText(String more, boolean wasDrafted) {
-                super.onText(more, wasDrafted);
-                if (text.length() > 20 && server.model.equals("toy")) {
-                    server.model = "other";
-                    server.forget();
-                    server.cut();
-                }
-            }
-        });
+        Recorder heard = ask(ASKED, after(20, () -> {
+            server.model = "other";
+            server.forget();
+            server.cut();
+        }));
         failed("this server has other", heard);
         assertTrue(heard.text.length() > 20);
-        said(Toy.answer("next"), ask("next"));
+        answered("next");
     }
 
     @Test
     public void aVerdictThatCannotBe() {
-        server.firstSay.add(new Frame.Answer(0, 99, 1, 1, new Frame.Logprob[0]));
+        server.firstSay.add(FakeServer.answer(0, 99, 1));
         failed("accepted 99 of", ask(ASKED));
-        server.firstSay.add(new Frame.Answer(0, 0, 9999, 1, new Frame.Logprob[0]));
+        server.firstSay.add(FakeServer.answer(0, 0, 9999));
         failed("added token 9999", ask(ASKED));
-        server.firstSay.add(new Frame.Open(1, new byte[16], 1, new byte[16], ""));
-        failed("sent a frame of type 1 instead of a verdict", ask(ASKED));
-        said(Toy.answer("next"), ask("next"));
+        server.firstSay.add(server.opened(new byte[16]));
+        failed("sent another frame instead of a verdict", ask(ASKED));
+        answered("next");
     }
 
     @Test
     public void theVocabularyIsKept() throws IOException {
         settings.folder = temporary.getRoot();
-        said(Toy.answer(ASKED), ask(ASKED));
-        File kept = new File(temporary.getRoot(), Server.hex(Toy.hash()) + ".vocabulary");
+        answered(ASKED);
+        File kept = new File(temporary.getRoot(), "vocabulary");
         assertEquals(Toy.vocabulary().length, kept.length());
         chat = null;
-        said(Toy.answer(ASKED), ask(ASKED));
+        answered(ASKED);
         String asked = "GET /v1/vocabulary HTTP/1.1 \"" + Server.hex(Toy.hash()) + "\"";
         assertTrue(server.requests.toString(), server.requests.contains(asked));
-        FileOutputStream out = new FileOutputStream(kept);
-        out.write(Toy.vocabulary(), 0, 100);
-        out.close();
+        Files.write(kept.toPath(), Arrays.copyOf(Toy.vocabulary(), 100));
         chat = null;
-        failed("was damaged", ask(ASKED));
-        said(Toy.answer("next"), ask("next"));
+        answered("a damaged file is fetched anew");
         assertEquals(Toy.vocabulary().length, kept.length());
-    }
-
-    @Test
-    public void aFolderThatIsNotThere() {
         settings.folder = new File(temporary.getRoot(), "nowhere");
-        said(Toy.answer(ASKED), ask(ASKED));
+        chat = null;
+        answered("no folder");
     }
 
     @Test
     public void oldMessagesMakeRoom() {
         server.contextSize = 500;
         settings.maxTokens = 200;
-        Recorder heard = ask(ASKED);
-        said(Toy.answer(ASKED), heard);
-        ask(ASKED + " once");
-        Recorder third = ask(ASKED + " more");
-        said(Toy.answer(ASKED + " more"), third);
-        assertEquals(third.notes.toString(), 1, third.notes.size());
-        assertTrue(third.notes.get(0).contains("the oldest messages are left out"));
-        assertEquals("they stay in the conversation", 6, chat.messages().size());
-    }
-
-    @Test
-    public void aMessageTooLongForTheContext() {
-        server.contextSize = 100;
-        failed("the context has room for 75 beside the answer", ask(new String(new char[90])));
-        said(Toy.answer("hi"), ask("hi"));
-    }
-
-    @Test
-    public void theContextEndsTheAnswer() {
-        server.contextSize = 100;
-        Recorder heard = ask("0123456789012345678901234567890123456789");
-        assertEquals("length", last(heard).finishReason);
-        assertEquals(100 + 1 - 43, last(heard).tokens);
-        assertTrue(heard.errors.isEmpty());
-    }
-
-    @Test
-    public void closeSaysGoodbye() throws Exception {
         ask(ASKED);
-        chat.close();
-        for (int i = 0; i < 500 && server.goodbyes.get() == 0; i++) {
-            Thread.sleep(10);
-        }
-        assertEquals(1, server.goodbyes.get());
+        ask(ASKED + " once");
+        List<String> notes = answered(ASKED + " more").notes;
+        assertEquals(notes.toString(), 1, notes.size());
+        assertTrue(notes.get(0).contains("the oldest messages are left out"));
     }
 
     @Test
-    public void settingsAreCopied() {
-        chat();
-        settings.server = "";
-        said(Toy.answer(ASKED), ask(ASKED));
+    public void theContextIsFull() {
+        server.contextSize = 100;
+        failed("the context has room for 75 besides the answer", ask(new String(new char[90])));
+        answered("hi");
+        chat = null;
+        Recorder heard = ask("0123456789012345678901234567890123456789");
+        assertEquals("length", heard.last().finishReason);
+        assertEquals(100 + 1 - 43, heard.last().tokens);
+        assertTrue(heard.errors.isEmpty());
     }
 }

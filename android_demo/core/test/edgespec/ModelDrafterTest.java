@@ -1,79 +1,33 @@
 package edgespec;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.*;
 
 import java.io.IOException;
 import java.util.Arrays;
-import java.util.Collections;
+import java.util.List;
 import org.junit.Before;
 import org.junit.Test;
 
 /** Tests the drafts of the model on the device, and drafting ahead. */
 public class ModelDrafterTest {
     private static final String ASKED = "abcdefgh";
-    private ToyModel model;
+    private Toy model;
     private ModelDrafter drafter;
     private int[] context;
     private int asked;
 
-    /** Returns a verifier whose verdict arrives after it was asked for it so many times. */
-    private Verifier verdictAfter(final int evaluations) {
+    /** Returns a verdict that arrives after it was asked for so many times. */
+    private ModelDrafter.Verdict verdictAfter(int evaluations) {
         asked = 0;
-        return new Verifier() {
-            @Override
-            public boolean ready() {
-                return asked++ >= evaluations;
-            }
-
-            @Override
-            public int contextSize() {
-                throw new AssertionError("a drafter only asks whether the verdict has arrived");
-            }
-
-            @Override
-            public int maxDraft() {
-                throw new AssertionError("a drafter only asks whether the verdict has arrived");
-            }
-
-            @Override
-            public void begin(int[] prompt, int maxTokens) {
-            }
-
-            @Override
-            public void submit(int[] draft) {
-            }
-
-            @Override
-            public Verdict result() {
-                throw new AssertionError("a drafter only asks whether the verdict has arrived");
-            }
-
-            @Override
-            public void accept(int[] tokens) {
-            }
-
-            @Override
-            public void finish() {
-            }
-        };
+        return () -> asked++ >= evaluations;
     }
 
     @Before
     public void start() throws IOException {
-        model = new ToyModel(400, 0);
+        model = new Toy(400, 0);
         drafter = new ModelDrafter(new ModelCache(model));
         drafter.begin();
-        context = Toy.encode(Collections.singletonList(new Message("user", ASKED)));
-    }
-
-    private static int[] bytes(String text) {
-        int[] found = new int[text.length()];
-        for (int i = 0; i < found.length; i++) {
-            found[i] = text.charAt(i);
-        }
-        return found;
+        context = Toy.encode(List.of(new Message("user", ASKED)));
     }
 
     private static int[] joined(int[] first, int... more) {
@@ -84,7 +38,8 @@ public class ModelDrafterTest {
 
     @Test
     public void itCatchesUpDuringVerifications() throws IOException {
-        context = Toy.encode(Collections.singletonList(new Message("user", new String(new char[100]))));
+        context = Toy.encode(List.of(new Message("user", new String(new char[100]))));
+        assertEquals("beyond its context", 0, drafter.estimateIfCaughtUp(new int[398], 4).acceptanceProbs.length);
         assertEquals(0, drafter.estimate(context, 4).acceptanceProbs.length);
         assertEquals("it could if it had caught up", 4, drafter.estimateIfCaughtUp(context, 4).acceptanceProbs.length);
         drafter.catchUp(context, verdictAfter(2));
@@ -96,25 +51,18 @@ public class ModelDrafterTest {
     }
 
     @Test
-    public void proposesTheModelsLikeliestTokens() throws IOException {
-        drafter.catchUp(context, verdictAfter(9));
-        assertArrayEquals(bytes("abcde"), drafter.propose(context, 5));
-        assertTrue(drafter.failure().isEmpty());
-    }
-
-    @Test
     public void aGuessThatComesTrue() throws IOException {
         drafter.catchUp(context, verdictAfter(9));
         int[] draft = drafter.propose(context, 2);
         drafter.draftAhead(context, draft, 8, verdictAfter(5)); // reads "b", then c, d, e, f and g
-        drafter.accept(bytes("abc"));
-        int[] now = joined(context, bytes("abc"));
+        drafter.accept(Toy.bytes("abc"));
+        int[] now = joined(context, Toy.bytes("abc"));
         int before = model.decoded;
-        DraftEstimate estimate = drafter.estimate(now, 8);
-        assertTrue("so many are there: " + estimate.nKnown, estimate.nKnown >= 3);
-        assertArrayEquals(Arrays.copyOf(bytes("defgh"), estimate.nKnown), drafter.propose(now, estimate.nKnown));
+        Draft estimate = drafter.estimate(now, 8);
+        assertTrue("so many are there: " + estimate.tokens.length, estimate.tokens.length >= 3);
+        assertArrayEquals(Arrays.copyOf(Toy.bytes("defgh"), estimate.tokens.length), drafter.propose(now, estimate.tokens.length));
         assertEquals("nothing was evaluated for them", before, model.decoded);
-        assertArrayEquals("and goes on behind them", bytes("defgh ."), joined(drafter.propose(now, 6), '.'));
+        assertArrayEquals("and goes on after them", Toy.bytes("defgh ."), joined(drafter.propose(now, 6), '.'));
     }
 
     @Test
@@ -122,10 +70,10 @@ public class ModelDrafterTest {
         drafter.catchUp(context, verdictAfter(9));
         int[] draft = drafter.propose(context, 2);
         drafter.draftAhead(context, draft, 8, verdictAfter(5));
-        drafter.accept(bytes("x"));
+        drafter.accept(Toy.bytes("x"));
         int[] now = joined(context, 'x');
-        assertEquals(0, drafter.estimate(now, 8).nKnown);
-        assertArrayEquals("it goes on from what is", bytes("bcd"), drafter.propose(now, 3));
+        assertEquals(0, drafter.estimate(now, 8).tokens.length);
+        assertArrayEquals("it goes on from what is", Toy.bytes("bcd"), drafter.propose(now, 3));
         assertEquals(now.length + 2, model.nPast());
     }
 
@@ -133,30 +81,25 @@ public class ModelDrafterTest {
     public void learnsFromItsOwnDraftsOnly() throws IOException {
         drafter.catchUp(context, verdictAfter(9));
         double before = drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0];
-        drafter.accept(bytes("q")); // it had not drafted
+        drafter.accept(Toy.bytes("q")); // it had not drafted
         assertEquals(before, drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0], 0);
         drafter.propose(context, 2);
-        drafter.accept(bytes("q"));
+        drafter.accept(Toy.bytes("q"));
         assertTrue(drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0] < before);
         drafter.begin();
         assertEquals("the next answer is another matter", before, drafter.estimateIfCaughtUp(context, 2).acceptanceProbs[0], 0);
         drafter.propose(context, 2);
-        drafter.accept(bytes("abc"));
-        DraftEstimate after = drafter.estimateIfCaughtUp(context, 2);
+        drafter.accept(Toy.bytes("abc"));
+        Draft after = drafter.estimateIfCaughtUp(context, 2);
         assertTrue(after.acceptanceProbs[0] > before);
         assertTrue(after.acceptanceProbs[1] / after.acceptanceProbs[0] > 0.8);
-    }
-
-    @Test
-    public void aContextBeyondTheModels() {
-        assertEquals(0, drafter.estimateIfCaughtUp(new int[398], 4).acceptanceProbs.length);
     }
 
     @Test
     public void aModelThatFails() throws IOException {
         drafter.catchUp(context, verdictAfter(9));
         model.failAfter = model.decoded + 2;
-        assertArrayEquals(bytes("ab"), drafter.propose(context, 5));
+        assertArrayEquals(Toy.bytes("ab"), drafter.propose(context, 5));
         assertTrue(drafter.failure(), drafter.failure().contains("the engine says no"));
         assertEquals(0, drafter.estimate(context, 4).acceptanceProbs.length);
     }

@@ -5,46 +5,44 @@ import java.io.Closeable;
 import java.io.DataInputStream;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
-import java.util.ArrayList;
-import java.util.Collections;
+import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
 import java.util.TreeMap;
+import java.util.concurrent.CopyOnWriteArrayList;
 
 /** A server for HTTP and WebSockets that a test can make misbehave. */
 abstract class RawServer implements Closeable {
     private static final String GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
     final ServerSocket listening;
-    private final List<Socket> sockets = Collections.synchronizedList(new ArrayList<Socket>());
+    private final List<Socket> sockets = new CopyOnWriteArrayList<>();
 
     RawServer(ServerSocket listening) {
         this.listening = listening;
-        Thread thread = new Thread("test-server") {
-            @Override
-            public void run() {
-                accept();
-            }
-        };
-        thread.setDaemon(true);
-        thread.start();
+        start(this::accept);
     }
 
     static ServerSocket anyPort() throws IOException {
         return new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"));
     }
 
-    int port() {
-        return listening.getLocalPort();
+    private static void start(Runnable work) {
+        Thread thread = new Thread(work, "test-server");
+        thread.setDaemon(true);
+        thread.start();
     }
 
-    String url() {
-        return "ws://127.0.0.1:" + port();
-    }
+    public String url() { return "ws://" + name(); }
+
+    /** Returns host:port, as messages name the server. */
+    public String name() { return "127.0.0.1:" + listening.getLocalPort(); }
 
     /** Serves one connection whose request has been read. */
     abstract void serve(Connection connection) throws Exception;
@@ -52,21 +50,14 @@ abstract class RawServer implements Closeable {
     private void accept() {
         while (!listening.isClosed()) {
             try {
-                final Socket socket = listening.accept();
+                Socket socket = listening.accept();
                 socket.setTcpNoDelay(true);
                 sockets.add(socket);
                 if (listening.isClosed()) {
                     cut(); // it came while the server was being closed
                     return;
                 }
-                Thread thread = new Thread("test-connection") {
-                    @Override
-                    public void run() {
-                        handle(socket);
-                    }
-                };
-                thread.setDaemon(true);
-                thread.start();
+                start(() -> handle(socket));
             } catch (IOException error) {
                 return;
             }
@@ -74,28 +65,21 @@ abstract class RawServer implements Closeable {
     }
 
     private void handle(Socket socket) {
-        try {
+        try (socket) {
             serve(new Connection(socket));
         } catch (Exception error) {
             // the test sees the consequences
-        } finally {
-            cut(socket);
         }
     }
 
     /** Cuts all connections. */
     void cut() {
-        for (Socket socket : new ArrayList<Socket>(sockets)) {
-            cut(socket);
-        }
-        sockets.clear();
-    }
-
-    private static void cut(Socket socket) {
-        try {
-            socket.close();
-        } catch (IOException error) {
-            // it is closed already
+        for (Socket socket : sockets) {
+            try {
+                socket.close();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
         }
     }
 
@@ -111,7 +95,7 @@ abstract class RawServer implements Closeable {
         final DataInputStream in;
         final OutputStream out;
         final String request;
-        final TreeMap<String, String> headers = new TreeMap<String, String>();
+        final TreeMap<String, String> headers = new TreeMap<>();
         final byte[] body;
 
         Connection(Socket socket) throws IOException {
@@ -123,23 +107,19 @@ abstract class RawServer implements Closeable {
                 int colon = line.indexOf(':');
                 headers.put(line.substring(0, colon).toLowerCase(Locale.ROOT), line.substring(colon + 1).trim());
             }
-            String length = headers.get("content-length");
-            body = new byte[length == null ? 0 : Integer.parseInt(length)];
-            in.readFully(body);
+            body = in.readNBytes(Integer.parseInt(headers.getOrDefault("content-length", "0")));
         }
 
         private String line() throws IOException {
             StringBuilder line = new StringBuilder();
             for (int c = in.readUnsignedByte(); c != '\n'; c = in.readUnsignedByte()) {
-                if (c != '\r') {
-                    line.append((char) c);
-                }
+                line.append(c == '\r' ? "" : (char) c);
             }
             return line.toString();
         }
 
         void write(String text) throws IOException {
-            out.write(text.getBytes("UTF-8"));
+            out.write(text.getBytes(StandardCharsets.UTF_8));
         }
 
         void respond(String status, String header, byte[] content) throws IOException {
@@ -148,14 +128,14 @@ abstract class RawServer implements Closeable {
             out.write(content);
         }
 
-        String accept() throws Exception {
-            MessageDigest sha1 = MessageDigest.getInstance("SHA-1");
-            String key = headers.get("sec-websocket-key") + GUID;
-            return java.util.Base64.getEncoder().encodeToString(sha1.digest(key.getBytes("UTF-8")));
-        }
-
         void upgrade() throws Exception {
             upgrade(accept(), Wire.SUBPROTOCOL);
+        }
+
+        String accept() throws Exception {
+            String key = headers.get("sec-websocket-key") + GUID;
+            byte[] digest = MessageDigest.getInstance("SHA-1").digest(key.getBytes(StandardCharsets.UTF_8));
+            return Base64.getEncoder().encodeToString(digest);
         }
 
         void upgrade(String accept, String protocol) throws IOException {
@@ -167,17 +147,10 @@ abstract class RawServer implements Closeable {
         void send(int first, byte[] payload) throws IOException {
             FrameWriter frame = new FrameWriter();
             frame.u8(first);
-            if (payload.length < 126) {
-                frame.u8(payload.length);
-            } else if (payload.length < 1 << 16) {
-                frame.u8(126);
-                frame.u8(payload.length >> 8);
-                frame.u8(payload.length & 0xFF);
-            } else {
-                frame.u8(127);
-                for (int shift = 56; shift >= 0; shift -= 8) {
-                    frame.u8((int) ((long) payload.length >>> shift) & 0xFF);
-                }
+            int n = payload.length;
+            frame.u8(n < 126 ? n : n < 1 << 16 ? 126 : 127);
+            for (int shift = n < 126 ? -8 : n < 1 << 16 ? 8 : 56; shift >= 0; shift -= 8) {
+                frame.u8((int) ((long) n >>> shift) & 0xFF);
             }
             frame.raw(payload);
             out.write(frame.bytes());
@@ -192,8 +165,7 @@ abstract class RawServer implements Closeable {
             }
             long n = second & 0x7F;
             n = n == 126 ? in.readUnsignedShort() : n == 127 ? in.readLong() : n;
-            byte[] mask = new byte[4];
-            in.readFully(mask);
+            byte[] mask = in.readNBytes(4);
             byte[] found = new byte[(int) n + 1];
             in.readFully(found, 1, (int) n);
             for (int i = 0; i < n; i++) {

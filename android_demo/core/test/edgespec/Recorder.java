@@ -12,6 +12,8 @@ class Recorder implements Listener {
     final List<Stats> stats = new ArrayList<Stats>();
     int drafted;
 
+    Stats last() { return stats.get(stats.size() - 1); }
+
     @Override
     public void onText(String more, boolean wasDrafted) {
         text.append(more);

@@ -3,16 +3,18 @@ package edgespec;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.util.ArrayList;
 import java.util.List;
-import java.util.Map;
+import org.json.JSONArray;
+import org.json.JSONException;
+import org.json.JSONObject;
 
 /** Reads the files in tests/data/ that Python's tests write and both languages must agree with. */
 final class Vectors {
-    private Vectors() {
-    }
+    private Vectors() {}
 
     /** Reads tests/data/NAME in the repository that contains the working directory. */
-    static Map<?, ?> read(String name) throws IOException {
+    static JSONObject read(String name) throws IOException, JSONException {
         File folder = new File("").getAbsoluteFile();
         while (folder != null && !new File(folder, "tests/data/" + name).exists()) {
             folder = folder.getParentFile();
@@ -20,36 +22,31 @@ final class Vectors {
         if (folder == null) {
             throw new IOException("tests/data/" + name + " is in no folder above the working directory");
         }
-        byte[] data = Files.readAllBytes(new File(folder, "tests/data/" + name).toPath());
-        return (Map<?, ?>) Json.parse(new String(data, FrameWriter.UTF_8));
+        return new JSONObject(Files.readString(new File(folder, "tests/data/" + name).toPath()));
     }
 
-    static List<?> list(Map<?, ?> map, String name) {
-        return (List<?>) map.get(name);
-    }
-
-    static long number(Map<?, ?> map, String name) {
-        return ((Number) map.get(name)).longValue();
-    }
-
-    static double real(Object value) {
-        boolean infinite = value instanceof Map; // {"-inf": true}: JSON has no infinity
-        return infinite ? Double.NEGATIVE_INFINITY : ((Number) value).doubleValue();
-    }
-
-    static int[] ints(List<?> values) {
-        int[] found = new int[values.size()];
-        for (int i = 0; i < found.length; i++) {
-            found[i] = ((Number) values.get(i)).intValue();
+    static List<JSONObject> objects(JSONObject from, String name) throws JSONException {
+        JSONArray array = from.getJSONArray(name);
+        List<JSONObject> found = new ArrayList<>();
+        for (int i = 0; i < array.length(); i++) {
+            found.add(array.getJSONObject(i));
         }
         return found;
     }
 
-    static byte[] bytes(Object hex) {
-        String text = (String) hex;
-        byte[] found = new byte[text.length() / 2];
+    static int[] ints(JSONObject from, String name) throws JSONException {
+        JSONArray array = from.getJSONArray(name);
+        int[] found = new int[array.length()];
         for (int i = 0; i < found.length; i++) {
-            found[i] = (byte) Integer.parseInt(text.substring(2 * i, 2 * i + 2), 16);
+            found[i] = array.getInt(i);
+        }
+        return found;
+    }
+
+    static byte[] bytes(String hex) {
+        byte[] found = new byte[hex.length() / 2];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = (byte) Integer.parseInt(hex.substring(2 * i, 2 * i + 2), 16);
         }
         return found;
     }

@@ -1,15 +1,14 @@
 package edgespec;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertTrue;
-import static org.junit.Assert.fail;
+import static org.junit.Assert.*;
 
+import java.io.File;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
+import java.security.KeyStore;
 import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import javax.net.ssl.KeyManagerFactory;
@@ -17,14 +16,22 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocketFactory;
 import javax.net.ssl.TrustManagerFactory;
 import org.junit.After;
+import org.junit.BeforeClass;
+import org.junit.ClassRule;
 import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
 
 /** Tests the client with correct, faulty and hostile servers. */
 public class WebSocketTest {
     private static final int BINARY = 0x82;
+
+    @ClassRule
+    public static final TemporaryFolder folder = new TemporaryFolder();
+
+    private static KeyStore store;
     private RawServer server;
     private WebSocket socket;
-    private final LinkedBlockingQueue<byte[]> heard = new LinkedBlockingQueue<byte[]>();
+    private final LinkedBlockingQueue<byte[]> heard = new LinkedBlockingQueue<>();
 
     /** The behaviour of a server on one connection. */
     private interface Script {
@@ -41,7 +48,7 @@ public class WebSocketTest {
         }
     }
 
-    private void serve(ServerSocket listening, final Script script) {
+    private void serve(ServerSocket listening, Script script) {
         server = new RawServer(listening) {
             @Override
             void serve(Connection connection) throws Exception {
@@ -52,93 +59,53 @@ public class WebSocketTest {
 
     private WebSocket connect(String key, Script script) throws IOException {
         serve(RawServer.anyPort(), script);
-        socket = WebSocket.connect(Address.parse(server.url()), key, 3000,
+        socket = WebSocket.connect(Address.parse(server.url()), key, 1000,
                 (SSLSocketFactory) SSLSocketFactory.getDefault());
         return socket;
     }
 
     /** Connects to a server that does the handshake and then follows the script. */
-    private WebSocket connected(final Script script) throws IOException {
-        return connect("", new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.upgrade();
-                script.play(connection);
-            }
+    private WebSocket connected(Script script) throws IOException {
+        return connect("", connection -> {
+            connection.upgrade();
+            script.play(connection);
         });
     }
 
-    private void refused(Class<?> kind, String said, Script script) throws IOException {
-        try {
-            connect("", script);
-            fail("that was no handshake");
-        } catch (VerifierException error) {
-            assertEquals(error.getMessage(), kind, error.getClass());
-            assertTrue(error.getMessage(), error.getMessage().contains(said));
-        }
+    private byte[] heard() throws InterruptedException { return heard.poll(5, TimeUnit.SECONDS); }
+
+    private static void refused(Class<? extends Exception> kind, String said,
+            org.junit.function.ThrowingRunnable action) {
+        String message = assertThrows(said, kind, action).getMessage();
+        assertTrue(message, message.contains(said));
     }
 
-    private void answered(Class<?> kind, String said, final String response) throws IOException {
-        refused(kind, said, new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.write(response);
-            }
-        });
-    }
-
-    /** Checks the client's error after a server has sent these bytes. */
-    private void broken(String said, final int... bytes) throws IOException {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                for (int one : bytes) {
-                    connection.out.write(one);
-                }
-                heard.add(connection.receive());
-            }
-        });
-        lost(found, ProtocolException.class, said);
-    }
-
-    private static void lost(WebSocket socket, Class<?> kind, String said) {
-        try {
-            byte[] message = socket.receive(5000);
-            fail("this came: " + (message == null ? "nothing" : Server.hex(message)));
-        } catch (VerifierException error) {
-            assertEquals(error.getMessage(), kind, error.getClass());
-            assertTrue(error.getMessage(), error.getMessage().contains(said));
-        }
+    /** Checks the client's error after a server has answered the handshake with this. */
+    private void answered(Class<? extends Exception> kind, String said, String response) {
+        refused(kind, said, () -> connect("", connection -> connection.write(response)));
     }
 
     @Test
     public void theHandshakeSaysWhoAsksForWhat() throws Exception {
-        connect("a-key", new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                heard.add((connection.request + " " + connection.headers).getBytes("UTF-8"));
-                connection.upgrade();
-                connection.receive();
-            }
+        connect("a-key", connection -> {
+            heard.add((connection.request + " " + connection.headers).getBytes());
+            connection.upgrade();
+            connection.receive();
         });
-        String asked = new String(heard.poll(5, TimeUnit.SECONDS), "UTF-8");
-        assertTrue(asked, asked.startsWith("GET /v1/verify HTTP/1.1"));
-        assertTrue(asked, asked.contains("authorization=Bearer a-key"));
-        assertTrue(asked, asked.contains("sec-websocket-protocol=edgespec.verify.v1"));
-        assertTrue(asked, asked.contains("sec-websocket-version=13"));
-        assertTrue(asked, asked.contains("host=127.0.0.1:" + server.port()));
+        String asked = new String(heard());
+        for (String part : List.of("GET /v1/verify HTTP/1.1", "authorization=Bearer a-key",
+                "sec-websocket-protocol=edgespec.verify.v2", "sec-websocket-version=13", "host=" + server.name())) {
+            assertTrue(asked, asked.contains(part));
+        }
     }
 
     @Test
     public void messagesOfAllSizesBothWays() throws Exception {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                while (true) {
-                    byte[] frame = connection.receive();
-                    heard.add(Arrays.copyOf(frame, 1));
-                    connection.send(BINARY, Arrays.copyOfRange(frame, 1, frame.length));
-                }
+        WebSocket found = connected(connection -> {
+            while (true) {
+                byte[] frame = connection.receive();
+                heard.add(Arrays.copyOf(frame, 1));
+                connection.send(BINARY, Arrays.copyOfRange(frame, 1, frame.length));
             }
         });
         for (int size : new int[] {0, 1, 125, 126, 65535, 65536, 300000}) {
@@ -148,261 +115,134 @@ public class WebSocketTest {
             }
             found.send(message);
             assertArrayEquals(message, found.receive(5000));
-            assertArrayEquals(new byte[] {2}, heard.poll(5, TimeUnit.SECONDS));
+            assertArrayEquals(new byte[] {2}, heard());
         }
         assertNull("nothing comes unasked", found.receive(20));
     }
 
     @Test
     public void fragmentsBecomeOneMessage() throws Exception {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.send(0x02, new byte[] {1});
-                connection.send(0x00, new byte[] {2, 3});
-                connection.send(0x89, new byte[] {9}); // a ping between two fragments
-                connection.send(0x00, new byte[0]);
-                connection.send(0x80, new byte[] {4});
-                heard.add(connection.receive());
-            }
+        WebSocket found = connected(connection -> {
+            connection.send(0x02, new byte[] {1});
+            connection.send(0x00, new byte[] {2, 3});
+            connection.send(0x8A, new byte[] {5}); // an unsolicited pong
+            connection.send(0x89, new byte[] {9}); // a ping between two fragments
+            connection.send(0x80, new byte[] {4});
+            heard.add(connection.receive());
         });
+        assertArrayEquals("a pong, while nobody receives", new byte[] {10, 9}, heard());
         assertArrayEquals(new byte[] {1, 2, 3, 4}, found.receive(5000));
-        assertArrayEquals("a pong with the ping's payload", new byte[] {10, 9}, heard.poll(5, TimeUnit.SECONDS));
-    }
-
-    @Test
-    public void pingsAreAnsweredWhileNobodyReceives() throws Exception {
-        connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.send(0x89, new byte[0]);
-                connection.send(0x8A, new byte[] {5}); // an unsolicited pong
-                connection.send(0x89, "abc".getBytes("UTF-8"));
-                heard.add(connection.receive());
-                heard.add(connection.receive());
-            }
-        });
-        assertArrayEquals(new byte[] {10}, heard.poll(5, TimeUnit.SECONDS));
-        assertArrayEquals("\nabc".getBytes("UTF-8"), heard.poll(5, TimeUnit.SECONDS));
     }
 
     @Test
     public void closeSaysGoodbye() throws Exception {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                heard.add(connection.receive());
-            }
-        });
-        found.close();
-        assertArrayEquals(new byte[] {8, 0x03, (byte) 0xE8}, heard.poll(5, TimeUnit.SECONDS));
+        connected(connection -> heard.add(connection.receive())).close();
+        assertArrayEquals(new byte[] {8, 0x03, (byte) 0xE8}, heard());
     }
 
     @Test
     public void theServerCloses() throws Exception {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.send(BINARY, new byte[] {1});
-                connection.send(0x88, new byte[] {3, (byte) 0xE9});
-                heard.add(connection.receive());
-            }
+        WebSocket found = connected(connection -> {
+            connection.send(BINARY, new byte[] {1});
+            connection.send(0x88, new byte[] {3, (byte) 0xE9});
+            heard.add(connection.receive());
         });
         assertArrayEquals("what came before is not lost", new byte[] {1}, found.receive(5000));
-        lost(found, VerifierException.Unavailable.class, "closed the connection");
-        lost(found, VerifierException.Unavailable.class, "closed the connection");
-        assertArrayEquals(new byte[] {8, 3, (byte) 0xE9}, heard.poll(5, TimeUnit.SECONDS));
+        for (int i = 0; i < 2; i++) {
+            refused(VerifierException.Unavailable.class, "closed the connection", () -> found.receive(5000));
+        }
+        assertArrayEquals(new byte[] {8, 3, (byte) 0xE9}, heard());
     }
 
     @Test
     public void aCutConnection() throws Exception {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.out.write(new byte[] {(byte) BINARY, 5, 1, 2});
-            }
-        });
-        lost(found, VerifierException.Unavailable.class, "the connection is lost");
-        try {
+        WebSocket found = connected(connection -> connection.out.write(new byte[] {(byte) BINARY, 5, 1, 2}));
+        refused(VerifierException.Unavailable.class, "the connection is lost", () -> found.receive(5000));
+        refused(VerifierException.Unavailable.class, "lost", () -> {
             for (int i = 0; i < 100; i++) {
                 found.send(new byte[1000]);
             }
-            fail("it was sent into nothing");
-        } catch (VerifierException.Unavailable error) {
-            assertTrue(error.getMessage(), error.getMessage().contains("lost"));
-        }
-    }
-
-    @Test
-    public void whatAServerMustNotSend() throws IOException {
-        broken("masked or extended", BINARY, 0x81, 1, 2, 3, 4, 5);
-    }
-
-    @Test
-    public void extensionsNobodyAskedFor() throws IOException {
-        broken("masked or extended", 0xC2, 1, 5);
-    }
-
-    @Test
-    public void textMessages() throws IOException {
-        broken("text message", 0x81, 1, 'a');
-    }
-
-    @Test
-    public void aLengthBeyondTheLimit() throws IOException {
-        broken("larger than", BINARY, 127, 0, 0, 0, 0, 0x40, 0, 0, 1);
-    }
-
-    @Test
-    public void aNegativeLength() throws IOException {
-        broken("larger than", BINARY, 127, 0x80, 0, 0, 0, 0, 0, 0, 1);
-    }
-
-    @Test
-    public void fragmentsThatAddUpToTooMuch() throws Exception {
-        WebSocket found = connected(new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.send(0x02, new byte[WebSocket.MAX_MESSAGE - 1]);
-                connection.send(0x80, new byte[2]);
-                connection.receive();
-            }
         });
-        lost(found, ProtocolException.class, "larger than");
     }
 
     @Test
-    public void aContinuationOfNothing() throws IOException {
+    public void whatAServerMustNotSend() throws Exception {
+        broken("masked or extended", BINARY, 0x81, 1, 2, 3, 4, 5);
+        broken("masked or extended", 0xC2, 1, 5);
+        broken("text message", 0x81, 1, 'a');
+        broken("larger than", BINARY, 127, 0, 0, 0, 0, 0x40, 0, 0, 1);
+        broken("larger than", BINARY, 127, 0x80, 0, 0, 0, 0, 0, 0, 1);
+        broken("larger than", 0x02, 1, 5, 0x80, 127, 0, 0, 0, 0, 0, 0x40, 0, 0);
         broken("wrong order", 0x80, 1, 5);
-    }
-
-    @Test
-    public void aMessageInsideAnother() throws IOException {
         broken("wrong order", 0x02, 1, 5, 0x82, 1, 6);
-    }
-
-    @Test
-    public void aLongPing() throws IOException {
         broken("longer than 125", 0x89, 126, 0, 126);
-    }
-
-    @Test
-    public void aPingInFragments() throws IOException {
         broken("in fragments", 0x09, 0);
-    }
-
-    @Test
-    public void anUnknownKindOfFrame() throws IOException {
         broken("unknown kind 3", 0x83, 0);
     }
 
-    @Test
-    public void aWrongAcceptKey() throws IOException {
-        refused(ProtocolException.class, "handshake", new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.upgrade("AAAAAAAAAAAAAAAAAAAAAAAAAAA=", Wire.SUBPROTOCOL);
+    /** Checks the client's error after a server has sent these bytes. */
+    private void broken(String said, int... bytes) throws IOException {
+        WebSocket found = connected(connection -> {
+            for (int one : bytes) {
+                connection.out.write(one);
             }
+            connection.receive();
         });
+        refused(ProtocolException.class, said, () -> found.receive(5000));
+        closeBoth();
     }
 
     @Test
-    public void anotherProtocol() throws IOException {
-        refused(VerifierException.Refused.class, "does not speak edgespec.verify.v1", new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.upgrade(connection.accept(), "chat");
+    public void handshakesThatFail() {
+        Class<VerifierException.Refused> refused = VerifierException.Refused.class;
+        Class<VerifierException.Unavailable> unavailable = VerifierException.Unavailable.class;
+        answered(refused, "refuses the key", "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
+        answered(refused, "no verification server: it answered with HTTP 404", "HTTP/1.1 404 Not Found\r\n\r\n");
+        answered(refused, "does not speak HTTP", "SSH-2.0-OpenSSH\r\n\r\n");
+        answered(unavailable, "no room now (HTTP 503)", "HTTP/1.1 503 Busy\r\n\r\n");
+        answered(unavailable, "ended during the handshake", "HTTP/1.1 101 Yes\r\n");
+        refused(ProtocolException.class, "handshake", () -> connect("",
+                connection -> connection.upgrade("AAAAAAAAAAAAAAAAAAAAAAAAAAA=", Wire.SUBPROTOCOL)));
+        refused(refused, "does not speak edgespec.verify.v2", () -> connect("",
+                connection -> connection.upgrade(connection.accept(), "edgespec.verify.v1")));
+        refused(unavailable, "timed out", () -> connect("", connection -> connection.in.readUnsignedByte()));
+        refused(ProtocolException.class, "without end", () -> connect("", connection -> {
+            connection.write("HTTP/1.1 101 Yes\r\n");
+            while (true) {
+                connection.write("X: " + "x".repeat(500) + "\r\n");
             }
-        });
-    }
-
-    @Test
-    public void aWrongKey() throws IOException {
-        answered(VerifierException.Refused.class, "refuses the key",
-                "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
-    }
-
-    @Test
-    public void noRoom() throws IOException {
-        answered(VerifierException.Unavailable.class, "no room now (HTTP 503)",
-                "HTTP/1.1 503 Busy\r\n\r\n");
-    }
-
-    @Test
-    public void anotherKindOfServer() throws IOException {
-        answered(VerifierException.Refused.class, "no verification server: it answered with HTTP 404",
-                "HTTP/1.1 404 Not Found\r\n\r\n");
-        answered(VerifierException.Refused.class, "does not speak HTTP", "SSH-2.0-OpenSSH\r\n\r\n");
-    }
-
-    @Test
-    public void headersWithoutEnd() throws IOException {
-        refused(ProtocolException.class, "without end", new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.write("HTTP/1.1 101 Yes\r\n");
-                while (true) {
-                    connection.write("X: " + new String(new char[500]).replace('\0', 'x') + "\r\n");
-                }
-            }
-        });
-    }
-
-    @Test
-    public void anEndDuringTheHandshake() throws IOException {
-        answered(VerifierException.Unavailable.class, "ended during the handshake", "HTTP/1.1 101 Yes\r\n");
-    }
-
-    @Test
-    public void nobodyThere() throws IOException {
-        ServerSocket taken = RawServer.anyPort();
-        String url = "ws://127.0.0.1:" + taken.getLocalPort();
-        taken.close();
-        try {
-            WebSocket.connect(Address.parse(url), "", 3000, null);
-            fail("nobody is there");
-        } catch (VerifierException.Unavailable error) {
-            assertTrue(error.getMessage(), error.getMessage().contains("no verification server answers at 127"));
-        }
-    }
-
-    @Test
-    public void aServerThatSaysNothing() throws IOException {
-        serve(RawServer.anyPort(), new Script() {
-            @Override
-            public void play(RawServer.Connection connection) throws Exception {
-                connection.in.readUnsignedByte();
-            }
-        });
-        try {
-            WebSocket.connect(Address.parse(server.url()), "", 100, null);
-            fail("it said nothing");
-        } catch (VerifierException.Unavailable error) {
-            assertTrue(error.getMessage(), error.getMessage().contains("timed out"));
-        }
+        }));
     }
 
     // TLS, with a certificate for the name "localhost"
 
-    private void serveTls() throws Exception {
+    @BeforeClass
+    public static void makeCertificate() throws Exception {
+        File file = new File(folder.getRoot(), "store");
+        String command = System.getProperty("java.home") + "/bin/keytool -genkeypair -keyalg EC -dname CN=localhost"
+                + " -ext san=dns:localhost -storetype PKCS12 -storepass password -keystore " + file;
+        assertEquals(0, new ProcessBuilder(command.split(" ")).start().waitFor());
+        store = KeyStore.getInstance(file, "password".toCharArray());
+    }
+
+    private void connectTls(String host, SSLSocketFactory factory) throws Exception {
         KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
-        keys.init(TestCertificate.store(), TestCertificate.PASSWORD);
+        keys.init(store, "password".toCharArray());
         SSLContext context = SSLContext.getInstance("TLS");
         context.init(keys.getKeyManagers(), null, null);
-        serve(context.getServerSocketFactory().createServerSocket(0, 5, InetAddress.getByName("127.0.0.1")),
-                new Script() {
-                    @Override
-                    public void play(RawServer.Connection connection) throws Exception {
-                        connection.upgrade();
-                        connection.send(BINARY, new byte[] {6});
-                        heard.add(connection.receive());
-                    }
-                });
+        InetAddress here = InetAddress.getByName("127.0.0.1");
+        serve(context.getServerSocketFactory().createServerSocket(0, 5, here), connection -> {
+            connection.upgrade();
+            connection.send(BINARY, new byte[] {6});
+            heard.add(connection.receive());
+        });
+        String address = "wss://" + host + ":" + server.listening.getLocalPort();
+        socket = WebSocket.connect(Address.parse(address), "", 5000, factory);
     }
 
     private static SSLSocketFactory trusting() throws Exception {
         TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
-        trust.init(TestCertificate.store());
+        trust.init(store);
         SSLContext context = SSLContext.getInstance("TLS");
         context.init(null, trust.getTrustManagers(), null);
         return context.getSocketFactory();
@@ -410,43 +250,18 @@ public class WebSocketTest {
 
     @Test
     public void tls() throws Exception {
-        serveTls();
-        socket = WebSocket.connect(Address.parse("wss://localhost:" + server.port()), "", 5000, trusting());
+        connectTls("localhost", trusting());
         assertArrayEquals(new byte[] {6}, socket.receive(5000));
         socket.send(new byte[] {7});
-        assertArrayEquals(new byte[] {2, 7}, heard.poll(5, TimeUnit.SECONDS));
+        assertArrayEquals(new byte[] {2, 7}, heard());
     }
 
     @Test
-    public void aCertificateForAnotherName() throws Exception {
-        serveTls();
-        try {
-            WebSocket.connect(Address.parse("wss://127.0.0.1:" + server.port()), "", 5000, trusting());
-            fail("the certificate is for localhost");
-        } catch (VerifierException.Unavailable error) {
-            assertTrue(error.getMessage(), error.getMessage().contains("No subject alternative names"));
-        }
-    }
-
-    @Test
-    public void aCertificateThatNobodyVouchesFor() throws Exception {
-        serveTls();
-        try {
-            WebSocket.connect(Address.parse("wss://localhost:" + server.port()), "", 5000,
-                    (SSLSocketFactory) SSLSocketFactory.getDefault());
-            fail("it is signed by itself");
-        } catch (VerifierException.Unavailable error) {
-            assertTrue(error.getMessage(), error.getMessage().contains("certif"));
-        }
-    }
-
-    @Test
-    public void base64() throws Exception {
-        for (int n = 0; n < 20; n++) {
-            byte[] data = new byte[n];
-            Arrays.fill(data, (byte) (200 + n));
-            assertEquals(java.util.Base64.getEncoder().encodeToString(data), Base64.encode(data));
-        }
+    public void certificatesForAnotherNameOrSignedByThemselves() {
+        refused(VerifierException.Unavailable.class, "No subject alternative names",
+                () -> connectTls("127.0.0.1", trusting()));
+        refused(VerifierException.Unavailable.class, "certif",
+                () -> connectTls("localhost", (SSLSocketFactory) SSLSocketFactory.getDefault()));
     }
 
     @Test
@@ -457,13 +272,8 @@ public class WebSocketTest {
         assertEquals("::1", Address.parse("http://[::1]").bareHost());
         assertEquals("/edge", Address.parse("https://host/edge/v1/verify").prefix);
         assertEquals("/edge", Address.parse("https://host/edge/v1/").prefix);
-        for (String wrong : new String[] {"host:8080", "ftp://host", "ws://", "ws://a b", "", "ws://k@host"}) {
-            try {
-                Address.parse(wrong);
-                fail(wrong + " is no address");
-            } catch (VerifierException.Refused error) {
-                assertTrue(error.getMessage(), error.getMessage().contains("is no address"));
-            }
+        for (String wrong : List.of("host:8080", "ftp://host", "ws://", "ws://a b", "", "ws://k@host")) {
+            refused(VerifierException.Refused.class, "is no address", () -> Address.parse(wrong));
         }
     }
 }

@@ -11,12 +11,8 @@ import android.os.IBinder;
  */
 public final class AnswerService extends Service {
     @Override
-    public int onStartCommand(Intent intent, int flags, int startId) {
-        return START_NOT_STICKY;
-    }
+    public int onStartCommand(Intent intent, int flags, int startId) { return START_NOT_STICKY; }
 
     @Override
-    public IBinder onBind(Intent intent) {
-        return null;
-    }
+    public IBinder onBind(Intent intent) { return null; }
 }

@@ -14,7 +14,7 @@ import android.widget.FrameLayout;
  * The app's only window: the conversation, and the settings over it. Whatever must outlive the window
  * is in {@link DemoApp}, in views with ids, and in preferences.
  */
-public final class ChatActivity extends Activity {
+public final class ChatActivity extends Activity implements View.OnClickListener, Runnable {
     private static final int PICK_MODEL = 1;
     private static final String SETTINGS_OPEN = "settings open";
     private static final String SHOW_DRAFTS = "show drafts";
@@ -29,24 +29,9 @@ public final class ChatActivity extends Activity {
         super.onCreate(saved);
         app = (DemoApp) getApplication();
         preferences = getSharedPreferences("settings", MODE_PRIVATE);
-        chat = new ChatScreen(this, app.conversation, new View.OnClickListener() {
-            @Override
-            public void onClick(View view) {
-                sendOrStop();
-            }
-        });
+        chat = new ChatScreen(this, app.conversation, this);
         chat.showDrafts(preferences.getBoolean(SHOW_DRAFTS, false));
-        settings = new SettingsScreen(this, app.modelFile, new View.OnClickListener() {
-            @Override
-            public void onClick(View view) {
-                chooseModel();
-            }
-        }, new View.OnClickListener() {
-            @Override
-            public void onClick(View view) {
-                saveSettings();
-            }
-        });
+        settings = new SettingsScreen(this, app.modelFile, this);
         settings.fill(Choices.load(preferences));
         FrameLayout both = new FrameLayout(this);
         both.addView(chat.root);
@@ -58,13 +43,8 @@ public final class ChatActivity extends Activity {
     @Override
     protected void onStart() {
         super.onStart();
-        app.changes.watch(new Runnable() {
-            @Override
-            public void run() {
-                refresh();
-            }
-        });
-        refresh();
+        app.changes.watch(this);
+        run();
     }
 
     @Override
@@ -80,7 +60,9 @@ public final class ChatActivity extends Activity {
         state.putBoolean(SETTINGS_OPEN, settingsAreOpen());
     }
 
-    private void refresh() {
+    /** Shows what has changed. */
+    @Override
+    public void run() {
         chat.refresh();
         String path = app.modelFile.takeArrived();
         if (path != null) {
@@ -89,6 +71,17 @@ public final class ChatActivity extends Activity {
         }
         if (settingsAreOpen()) {
             settings.refresh();
+        }
+    }
+
+    @Override
+    public void onClick(View view) {
+        if (view.getId() == R.id.send) {
+            sendOrStop();
+        } else if (view.getId() == R.id.choose) {
+            chooseModel();
+        } else {
+            saveSettings();
         }
     }
 
@@ -147,9 +140,7 @@ public final class ChatActivity extends Activity {
         }
     }
 
-    private boolean settingsAreOpen() {
-        return settings.root.getVisibility() == View.VISIBLE;
-    }
+    private boolean settingsAreOpen() { return settings.root.getVisibility() == View.VISIBLE; }
 
     @Override
     public void onBackPressed() {

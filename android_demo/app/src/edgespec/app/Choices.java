@@ -1,9 +1,8 @@
 package edgespec.app;
 
 import android.content.SharedPreferences;
-import java.net.URI;
-import java.net.URISyntaxException;
-import java.util.Locale;
+import edgespec.Address;
+import edgespec.VerifierException;
 
 /** The user's settings, immutable. The key is in no log, no backup and no message. */
 final class Choices {
@@ -42,31 +41,16 @@ final class Choices {
         if (server.isEmpty()) {
             return null;
         }
-        URI address;
         try {
-            address = new URI(server);
-        } catch (URISyntaxException malformed) {
-            return "The server address " + server + " is not an address: " + malformed.getReason() + ".";
-        }
-        String scheme = String.valueOf(address.getScheme()).toLowerCase(Locale.ROOT);
-        boolean encrypted = scheme.equals("wss") || scheme.equals("https");
-        if (!encrypted && !scheme.equals("ws") && !scheme.equals("http")) {
-            return "The server address " + server + " must begin with wss:// or ws://, "
-                    + "as in wss://my-computer:8080.";
-        }
-        if (address.getHost() == null) {
-            return "The server address " + server + " names no computer; "
-                    + "it should look like wss://my-computer:8080.";
-        }
-        if (!encrypted && !cleartext && !isThisPhone(address.getHost())) {
-            return "The connection to " + address.getHost() + " would not be encrypted: everybody on the way "
-                    + "could read the key and what is said. Use wss://, or allow it in the settings.";
+            Address address = Address.parse(server);
+            boolean thisPhone = address.host.matches("localhost|\\[::1\\]|127(\\.[0-9]+){3}");
+            if (!address.secure && !cleartext && !thisPhone) {
+                return "The connection to " + address.host + " would not be encrypted: everybody on the way "
+                        + "could read the key and what is said. Use wss://, or allow it in the settings.";
+            }
+        } catch (VerifierException error) {
+            return "The server address is wrong: " + error.getMessage() + ".";
         }
         return null;
-    }
-
-    private static boolean isThisPhone(String host) {
-        return host.equals("localhost") || host.equals("[::1]")
-                || host.matches("127\\.[0-9]+\\.[0-9]+\\.[0-9]+");
     }
 }

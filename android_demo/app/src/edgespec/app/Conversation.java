@@ -7,6 +7,7 @@ import edgespec.Listener;
 import edgespec.Message;
 import edgespec.Settings;
 import edgespec.Stats;
+import edgespec.VerifierException;
 import java.io.File;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -56,16 +57,17 @@ final class Conversation {
                 entries.add(new Entry(Entry.NOTE, context.getString(R.string.interrupted)));
             }
         } catch (IOException error) {
-            entries.add(new Entry(Entry.ERROR, context.getString(R.string.unreadable, reason(error))));
+            entries.add(new Entry(Entry.ERROR, context.getString(R.string.unreadable, VerifierException.reason(error))));
         }
     }
 
     /** Sends a question and returns at once. Does nothing while another answer is generated. */
-    synchronized void send(final String question, final Choices choices) {
+    synchronized void send(String question, final Choices choices) {
         if (answer != null) {
             return;
         }
-        final List<Message> earlier = messages();
+        final List<Message> conversation = messages();
+        conversation.add(new Message("user", question));
         final Answer coming = new Answer();
         entries.add(new Entry(Entry.QUESTION, question));
         entries.add(coming.entry);
@@ -75,7 +77,7 @@ final class Conversation {
         worker.execute(new Runnable() {
             @Override
             public void run() {
-                ask(question, earlier, choices, coming);
+                ask(conversation, choices, coming);
             }
         });
         changes.tell();
@@ -108,14 +110,10 @@ final class Conversation {
         changes.tell();
     }
 
-    synchronized boolean isAnswering() {
-        return answer != null;
-    }
+    synchronized boolean isAnswering() { return answer != null; }
 
     /** Returns the statistics of the last answer, or null if there are none yet. */
-    synchronized Stats stats() {
-        return stats;
-    }
+    synchronized Stats stats() { return stats; }
 
     /** Returns a copy of the entries to show. */
     synchronized List<Entry> entries() {
@@ -135,7 +133,7 @@ final class Conversation {
         } catch (IOException error) {
             saved = false;
             if (before) {
-                entries.add(new Entry(Entry.ERROR, context.getString(R.string.unsaved, reason(error))));
+                entries.add(new Entry(Entry.ERROR, context.getString(R.string.unsaved, VerifierException.reason(error))));
                 changes.tell();
             }
         }
@@ -158,11 +156,11 @@ final class Conversation {
 
     // On the worker
 
-    private void ask(String question, List<Message> earlier, Choices choices, Answer coming) {
+    private void ask(List<Message> conversation, Choices choices, Answer coming) {
         try {
-            open(choices, earlier, coming);
+            open(choices, coming);
             if (!coming.stopped) {
-                chat.send(question, coming);
+                chat.send(conversation, coming);
             }
         } catch (RuntimeException error) {
             coming.onError("The app has a fault, please report it: " + error + ". What was said is kept.");
@@ -171,7 +169,7 @@ final class Conversation {
         }
     }
 
-    private void open(Choices choices, List<Message> earlier, Answer coming) {
+    private void open(Choices choices, Answer coming) {
         // With its time of change, because a model that is copied anew has the same path.
         String wanted = choices.model + " " + new File(choices.model).lastModified();
         if (chat != null && choices.sameAs(chatChoices) && wanted.equals(modelTried)) {
@@ -188,7 +186,7 @@ final class Conversation {
         settings.folder = context.getCacheDir();
         settings.model = model;
         settings.maxTokens = MAX_TOKENS;
-        chat = new Chat(settings, earlier);
+        chat = new Chat(settings);
         chatChoices = choices;
     }
 
@@ -203,7 +201,7 @@ final class Conversation {
             }
             model = NativeModel.open(new File(path), MODEL_CONTEXT);
         } catch (IOException error) {
-            coming.onNote(reason(error));
+            coming.onNote(VerifierException.reason(error));
         }
     }
 
@@ -212,10 +210,6 @@ final class Conversation {
             chat.close();
             chat = null;
         }
-    }
-
-    private static String reason(Exception error) {
-        return error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
     }
 
     /** One answer while it is generated. It shows nothing if a new conversation has begun meanwhile. */

@@ -50,9 +50,7 @@ final class ModelFile {
     }
 
     /** Returns a sentence on the progress or result of the copy; "" before the first one. */
-    synchronized String state() {
-        return state;
-    }
+    synchronized String state() { return state; }
 
     /** Returns the path of a file that was copied since the last call, or null. */
     synchronized String takeArrived() {
@@ -62,36 +60,39 @@ final class ModelFile {
     }
 
     private String copied(Uri picked) {
-        File beside = new File(file.getPath() + ".new");
+        File part = new File(file.getPath() + ".new");
         try (InputStream in = context.getContentResolver().openInputStream(picked)) {
             if (in == null) {
                 throw new FileNotFoundException("the app that has it did not give it");
             }
             byte[] head = new byte[MAGIC.length];
-            if (read(in, head) < head.length || !Arrays.equals(head, MAGIC)) {
+            for (int i = 0; i < head.length; i++) {
+                head[i] = (byte) in.read(); // -1 after the end, which is not in the magic
+            }
+            if (!Arrays.equals(head, MAGIC)) {
                 return context.getString(R.string.not_gguf);
             }
-            long size = write(head, in, beside);
-            if (!beside.renameTo(file)) {
-                throw new IOException("could not rename " + beside.getName());
+            long size = write(head, in, part);
+            if (!part.renameTo(file)) {
+                throw new IOException("could not rename " + part.getName());
             }
             synchronized (this) {
                 arrived = file.getPath();
             }
             return context.getString(R.string.copied, size / MB);
         } catch (IOException | SecurityException error) {
-            beside.delete();
+            part.delete();
             return context.getString(R.string.not_copied, error.getMessage());
         }
     }
 
     private long write(byte[] head, InputStream in, File to) throws IOException {
         long size = head.length;
-        byte[] block = new byte[1 << 16];
         long said = 0;
+        byte[] block = new byte[1 << 16];
         try (OutputStream out = new FileOutputStream(to)) {
             out.write(head);
-            for (int n = read(in, block); n > 0; n = read(in, block)) {
+            for (int n = in.read(block); n > 0; n = in.read(block)) {
                 out.write(block, 0, n);
                 size += n;
                 if (size - said > MB) {
@@ -101,19 +102,6 @@ final class ModelFile {
             }
         }
         return size;
-    }
-
-    /** Fills the block until the stream ends; returns the number of bytes read. */
-    private static int read(InputStream in, byte[] block) throws IOException {
-        int have = 0;
-        while (have < block.length) {
-            int n = in.read(block, have, block.length - have);
-            if (n < 0) {
-                break;
-            }
-            have += n;
-        }
-        return have;
     }
 
     private void say(String sentence) {

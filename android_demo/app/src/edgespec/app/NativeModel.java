@@ -46,9 +46,7 @@ public final class NativeModel implements Model {
     }
 
     /** Returns a sentence that says why no model can run on this device; null if one can. */
-    public static String unavailable() {
-        return UNAVAILABLE;
-    }
+    public static String unavailable() { return UNAVAILABLE; }
 
     /**
      * Opens a GGUF file with settings for phones: a cache of F16, flash attention, and half of the
@@ -88,15 +86,10 @@ public final class NativeModel implements Model {
         }
     }
 
-    @Override
-    public String name() {
-        return name;
-    }
+    /** Returns the name of the file without its ending. */
+    public String name() { return name; }
 
-    @Override
-    public synchronized int vocabularySize() {
-        return vocabularySize(handle);
-    }
+    public synchronized int vocabularySize() { return vocabularySize(handle); }
 
     @Override
     public synchronized byte[] vocabularyHash() {
@@ -107,14 +100,10 @@ public final class NativeModel implements Model {
     }
 
     @Override
-    public synchronized int contextSize() {
-        return contextSize(handle);
-    }
+    public synchronized int contextSize() { return contextSize(handle); }
 
-    @Override
-    public synchronized int nPast() {
-        return nPast(handle);
-    }
+    /** Returns the number of tokens that the cache holds now. */
+    public synchronized int nPast() { return nPast(handle); }
 
     /** @throws InterruptedIOException after {@link #cancel}; the cache is then as it was before */
     @Override
@@ -159,6 +148,9 @@ public final class NativeModel implements Model {
         return encodeChat(handle, texts);
     }
 
+    @Override
+    public int[] encode(String text) throws IOException { return encode(text, false); }
+
     /**
      * Returns the tokens of a text; special tokens that are written out count as such.
      *
@@ -169,14 +161,10 @@ public final class NativeModel implements Model {
     }
 
     @Override
-    public synchronized byte[] piece(int id) {
-        return piece(handle, id);
-    }
+    public synchronized byte[] piece(int id) { return piece(handle, id); }
 
     @Override
-    public synchronized boolean isEnd(int id) {
-        return isEnd(handle, id);
-    }
+    public synchronized boolean isEnd(int id) { return isEnd(handle, id); }
 
     /** Frees the weights and the cache, after stopping a running decode. */
     @Override

@@ -23,8 +23,8 @@ final class SettingsScreen {
     private final EditText model;
     private final TextView modelState;
 
-    SettingsScreen(Context context, ModelFile modelFile, View.OnClickListener onChoose,
-            View.OnClickListener onSave) {
+    /** @param onClick runs when a button is touched, whose id is R.id.choose or R.id.save */
+    SettingsScreen(Context context, ModelFile modelFile, View.OnClickListener onClick) {
         this.context = context;
         this.modelFile = modelFile;
         column = Ui.column(context);
@@ -48,11 +48,11 @@ final class SettingsScreen {
         model = field(R.id.model, R.string.model,
                 InputType.TYPE_CLASS_TEXT | InputType.TYPE_TEXT_VARIATION_URI);
         model.setHint(R.string.model_hint);
-        button(R.id.choose, R.string.choose, onChoose);
+        button(R.id.choose, R.string.choose, onClick);
         modelState = Ui.text(context, "", 14, R.color.quiet);
         modelState.setId(R.id.model_state);
         add(modelState);
-        button(R.id.save, R.string.save, onSave);
+        button(R.id.save, R.string.save, onClick);
         root = new ScrollView(context);
         root.addView(column);
     }

@@ -12,8 +12,7 @@ final class Ui {
     /** Smallest width and height of a view to touch, in dp, from Android's accessibility guide. */
     static final int TOUCH = 48;
 
-    private Ui() {
-    }
+    private Ui() {}
 
     static int dp(Context context, int dp) {
         return Math.round(dp * context.getResources().getDisplayMetrics().density);

@@ -1,7 +1,7 @@
 package android.app;
 
 import android.content.ActivityNotFoundException;
-import android.content.ContextWrapper;
+import android.content.Context;
 import android.content.Intent;
 import android.os.Bundle;
 import android.view.FakeMenu;
@@ -10,7 +10,7 @@ import android.view.MenuItem;
 import android.view.View;
 
 /** A window whose life cycle the test drives, in Android's order. */
-public class Activity extends ContextWrapper {
+public class Activity extends Context {
     public static final int RESULT_OK = -1;
 
     public View fakeContent;
@@ -25,27 +25,16 @@ public class Activity extends ContextWrapper {
 
     public void fakeCreate(Application application, Bundle saved) {
         this.application = application;
-        fakeAttach(application);
-        fakeTitle = application.getString(fakeLabel());
+        fakeAttach(application.getFilesDir(), application.getResources());
         onCreate(saved);
         onStart();
         if (saved != null) {
-            onRestoreInstanceState(saved);
+            fakeContent.fakeRestore(saved.fakeViews);
         }
         onCreateOptionsMenu(fakeMenu);
     }
 
-    private static int fakeLabel() {
-        try {
-            return Class.forName("edgespec.app.R$string").getField("app_name").getInt(null);
-        } catch (ReflectiveOperationException error) {
-            throw new AssertionError(error);
-        }
-    }
-
-    public void fakeStart() {
-        onStart();
-    }
+    public void fakeStart() { onStart(); }
 
     public Bundle fakeStop() {
         Bundle state = new Bundle();
@@ -55,50 +44,17 @@ public class Activity extends ContextWrapper {
     }
 
     /** Delivers the result of the app that was started. */
-    public void fakeResult(int result, Intent data) {
-        onActivityResult(asked, result, data);
-    }
-
-    public final Application getApplication() {
-        return application;
-    }
-
-    protected void onCreate(Bundle saved) {
-    }
-
-    protected void onStart() {
-    }
-
-    protected void onStop() {
-    }
-
-    protected void onSaveInstanceState(Bundle state) {
-        fakeContent.fakeSave(state.fakeViews);
-    }
-
-    protected void onRestoreInstanceState(Bundle state) {
-        fakeContent.fakeRestore(state.fakeViews);
-    }
-
-    public void setContentView(View view) {
-        fakeContent = view;
-    }
-
-    public void setTitle(int id) {
-        fakeTitle = getString(id);
-    }
-
-    public boolean onCreateOptionsMenu(Menu menu) {
-        return true;
-    }
-
-    public boolean onOptionsItemSelected(MenuItem item) {
-        return false;
-    }
-
-    public void onBackPressed() {
-        fakeFinished = true;
-    }
+    public void fakeResult(int result, Intent data) { onActivityResult(asked, result, data); }
+    public final Application getApplication() { return application; }
+    protected void onCreate(Bundle saved) {}
+    protected void onStart() {}
+    protected void onStop() {}
+    protected void onSaveInstanceState(Bundle state) { fakeContent.fakeSave(state.fakeViews); }
+    public void setContentView(View view) { fakeContent = view; }
+    public void setTitle(int id) { fakeTitle = getString(id); }
+    public boolean onCreateOptionsMenu(Menu menu) { return true; }
+    public boolean onOptionsItemSelected(MenuItem item) { return false; }
+    public void onBackPressed() { fakeFinished = true; }
 
     public void startActivityForResult(Intent intent, int request) {
         if (!fakeHasPicker) {
@@ -108,6 +64,5 @@ public class Activity extends ContextWrapper {
         asked = request;
     }
 
-    protected void onActivityResult(int request, int result, Intent data) {
-    }
+    protected void onActivityResult(int request, int result, Intent data) {}
 }

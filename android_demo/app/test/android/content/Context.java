@@ -2,41 +2,39 @@ package android.content;
 
 import android.content.res.Resources;
 import java.io.File;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Set;
 
-public abstract class Context {
-    public static final int MODE_PRIVATE = 0;
+public class Context {
+    /** Names of the running services. */
+    public final Set<String> fakeServices = Collections.synchronizedSet(new HashSet<>());
+    private Resources resources;
+    private File folder;
 
-    public abstract Resources getResources();
-
-    public abstract File getFilesDir();
-
-    public abstract File getCacheDir();
-
-    public File getExternalFilesDir(String type) {
-        return getFilesDir();
+    public void fakeAttach(File folder, Resources resources) {
+        this.folder = folder;
+        this.resources = resources;
     }
 
-    public abstract ComponentName startService(Intent service);
+    public Resources getResources() { return resources; }
+    public File getFilesDir() { return folder; }
+    public File getCacheDir() { return folder; }
+    public File getExternalFilesDir(String type) { return folder; }
 
-    public abstract boolean stopService(Intent service);
-
-    public final String getString(int id) {
-        return getResources().getString(id);
+    public ComponentName startService(Intent service) {
+        fakeServices.add(service.fakeComponent);
+        return new ComponentName();
     }
 
-    public final String getString(int id, Object... arguments) {
-        return getResources().getString(id, arguments);
-    }
-
-    public final int getColor(int id) {
-        return getResources().fakeColor(id);
-    }
+    public boolean stopService(Intent service) { return fakeServices.remove(service.fakeComponent); }
+    public final String getString(int id) { return resources.getString(id); }
+    public final String getString(int id, Object... arguments) { return resources.getString(id, arguments); }
+    public final int getColor(int id) { return resources.fakeColor(id); }
 
     public SharedPreferences getSharedPreferences(String name, int mode) {
-        return new FakePreferences(new File(getFilesDir(), name + ".properties"));
+        return FakePreferences.of(new File(folder, name));
     }
 
-    public ContentResolver getContentResolver() {
-        return new ContentResolver();
-    }
+    public ContentResolver getContentResolver() { return new ContentResolver(); }
 }

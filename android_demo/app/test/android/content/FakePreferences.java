@@ -1,62 +1,42 @@
 package android.content;
 
 import java.io.File;
-import java.io.FileInputStream;
-import java.io.FileOutputStream;
-import java.io.IOException;
-import java.io.InputStream;
-import java.io.OutputStream;
-import java.util.Properties;
+import java.util.HashMap;
+import java.util.Map;
 
-/** Preferences in a file, because they outlive the process. */
+/** Preferences that outlive a DemoApp, as they outlive the process. */
 final class FakePreferences implements SharedPreferences, SharedPreferences.Editor {
-    private final File file;
-    private final Properties values = new Properties();
+    private static final Map<File, FakePreferences> ALL = new HashMap<>();
 
-    FakePreferences(File file) {
-        this.file = file;
-        if (file.exists()) {
-            try (InputStream in = new FileInputStream(file)) {
-                values.load(in);
-            } catch (IOException error) {
-                throw new AssertionError(error);
-            }
-        }
+    private final Map<String, Object> values = new HashMap<>();
+
+    static FakePreferences of(File file) {
+        return ALL.computeIfAbsent(file, key -> new FakePreferences());
     }
 
     @Override
     public String getString(String key, String otherwise) {
-        return values.getProperty(key, otherwise);
+        return (String) values.getOrDefault(key, otherwise);
     }
 
     @Override
     public boolean getBoolean(String key, boolean otherwise) {
-        return Boolean.parseBoolean(values.getProperty(key, String.valueOf(otherwise)));
+        return (Boolean) values.getOrDefault(key, otherwise);
     }
 
-    @Override
-    public Editor edit() {
-        return this;
-    }
+    @Override public Editor edit() { return this; }
 
     @Override
     public Editor putString(String key, String value) {
-        values.setProperty(key, value);
+        values.put(key, value);
         return this;
     }
 
     @Override
     public Editor putBoolean(String key, boolean value) {
-        values.setProperty(key, String.valueOf(value));
+        values.put(key, value);
         return this;
     }
 
-    @Override
-    public void apply() {
-        try (OutputStream out = new FileOutputStream(file)) {
-            values.store(out, null);
-        } catch (IOException error) {
-            throw new AssertionError(error);
-        }
-    }
+    @Override public void apply() {}
 }

@@ -1,4 +1,4 @@
 package android.text;
 
-public interface Editable extends CharSequence {
+public interface Editable {
 }

@@ -4,43 +4,24 @@ import android.text.style.ForegroundColorSpan;
 import java.util.ArrayList;
 import java.util.List;
 
-public class SpannableString implements Spanned {
+public class SpannableString {
     private final String text;
-    private final List<int[]> shades = new ArrayList<int[]>();
+    private final List<int[]> spans = new ArrayList<>();
 
-    public SpannableString(CharSequence text) {
-        this.text = text.toString();
-    }
+    public SpannableString(CharSequence text) { this.text = text.toString(); }
 
     public void setSpan(Object what, int start, int end, int flags) {
-        if (start < 0 || end < start || end > text.length()) {
-            throw new IndexOutOfBoundsException(start + " to " + end + " of " + text.length());
+        spans.add(new int[] {start, end, ((ForegroundColorSpan) what).fakeColor});
+    }
+
+    /** Returns the text of this colour. */
+    public String fakeColoured(int color) {
+        StringBuilder found = new StringBuilder();
+        for (int[] span : spans) {
+            found.append(span[2] == color ? text.substring(span[0], span[1]) : "");
         }
-        shades.add(new int[] {start, end, ((ForegroundColorSpan) what).fakeColor});
+        return found.toString();
     }
 
-    /** Coloured ranges, each [start, end, colour]. */
-    public List<int[]> fakeShades() {
-        return shades;
-    }
-
-    @Override
-    public int length() {
-        return text.length();
-    }
-
-    @Override
-    public char charAt(int index) {
-        return text.charAt(index);
-    }
-
-    @Override
-    public CharSequence subSequence(int start, int end) {
-        return text.subSequence(start, end);
-    }
-
-    @Override
-    public String toString() {
-        return text;
-    }
+    @Override public String toString() { return text; }
 }

@@ -1,6 +1,5 @@
 package android.util;
 
 public class DisplayMetrics {
-    public float density;
-    public float scaledDensity;
+    public float density = 2;
 }

@@ -1,12 +1,6 @@
 package edgespec.app;
 
-import static org.junit.Assert.assertArrayEquals;
-import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
-import static org.junit.Assert.assertNull;
-import static org.junit.Assert.assertSame;
-import static org.junit.Assert.assertTrue;
-import static org.junit.Assert.fail;
+import static org.junit.Assert.*;
 
 import edgespec.Chat;
 import edgespec.Listener;
@@ -15,11 +9,12 @@ import edgespec.Settings;
 import edgespec.Stats;
 import java.io.ByteArrayOutputStream;
 import java.io.File;
-import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InterruptedIOException;
+import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.After;
@@ -117,7 +112,7 @@ public class NativeModelTest {
         Settings settings = new Settings();
         settings.model = opened();
         settings.maxTokens = 40;
-        final Chat chat = new Chat(settings, new ArrayList<Message>());
+        final Chat chat = new Chat(settings);
         final StringBuilder heard = new StringBuilder();
         final AtomicBoolean stopping = new AtomicBoolean();
         Listener listener = new Listener() {
@@ -135,24 +130,26 @@ public class NativeModelTest {
             }
 
             @Override
-            public void onStats(Stats stats) {
-            }
+            public void onStats(Stats stats) {}
 
             @Override
             public void onError(String sentence) {
                 heard.append("ERROR ").append(sentence);
             }
         };
-        Stats stats = chat.send("Name the capital of France.", listener);
+        List<Message> conversation = new ArrayList<>();
+        conversation.add(message("user", "Name the capital of France."));
+        Stats stats = chat.send(conversation, listener);
         assertEquals(heard.toString(), "stop", stats.finishReason);
         assertEquals("device", stats.source);
         assertEquals("The capital of France is Paris.", heard.toString());
         stopping.set(true);
-        assertEquals("cancelled", chat.send("Tell me more about it.", listener).finishReason);
+        conversation.add(message("assistant", heard.toString()));
+        conversation.add(message("user", "Tell me more about it."));
+        assertEquals("cancelled", chat.send(conversation, listener).finishReason);
         stopping.set(false);
-        assertFalse(chat.send("And what of Rome?", listener).finishReason.equals("error"));
+        assertFalse(chat.send(conversation, listener).finishReason.equals("error"));
         assertFalse(heard.toString(), heard.toString().matches("(?s).*(NOTE|ERROR).*"));
-        assertEquals(6, chat.messages().size());
         chat.close();
     }
 
@@ -175,17 +172,14 @@ public class NativeModelTest {
         opened();
         final AtomicReference<Exception> thrown = new AtomicReference<Exception>();
         final AtomicBoolean done = new AtomicBoolean();
-        Thread worker = new Thread() {
-            @Override
-            public void run() {
-                try {
-                    model.decode(new int[500], 1);
-                } catch (IOException e) {
-                    thrown.set(e);
-                }
-                done.set(true);
+        Thread worker = new Thread(() -> {
+            try {
+                model.decode(new int[500], 1);
+            } catch (IOException e) {
+                thrown.set(e);
             }
-        };
+            done.set(true);
+        });
         worker.start();
         while (!done.get()) {
             model.cancel();
@@ -201,19 +195,16 @@ public class NativeModelTest {
     public void closeStopsADecodeAndWhatComesLaterSaysSo() throws Exception {
         opened();
         final AtomicReference<Exception> thrown = new AtomicReference<Exception>();
-        Thread worker = new Thread() {
-            @Override
-            public void run() {
-                try {
-                    while (true) {
-                        model.decode(new int[100], 1);
-                        model.truncate(0);
-                    }
-                } catch (Exception e) {
-                    thrown.set(e);
+        Thread worker = new Thread(() -> {
+            try {
+                while (true) {
+                    model.decode(new int[100], 1);
+                    model.truncate(0);
                 }
+            } catch (Exception e) {
+                thrown.set(e);
             }
-        };
+        });
         worker.start();
         model.close();
         worker.join();
@@ -236,43 +227,14 @@ public class NativeModelTest {
         File folder = new File(System.getProperty("folder"));
         assertSentence(new File(folder, "none.gguf"), "There is no file");
         File text = new File(folder, "text.gguf");
-        write(text, "not a model".getBytes("UTF-8"));
+        Files.write(text.toPath(), "not a model".getBytes("UTF-8"));
         assertSentence(text, "text.gguf is not a GGUF, or damaged");
         File empty = new File(folder, "empty.gguf");
-        write(empty, new byte[0]);
+        Files.write(empty.toPath(), new byte[0]);
         assertSentence(empty, "empty.gguf is not a GGUF, or damaged");
         File magic = new File(folder, "größe.gguf");
-        write(magic, "GGUF, and then nothing of it".getBytes("UTF-8"));
+        Files.write(magic.toPath(), "GGUF, and then nothing of it".getBytes("UTF-8"));
         assertSentence(magic, "größe.gguf: the engine cannot load it (");
-    }
-
-    @Test
-    public void aMissingLibraryIsSaid() throws IOException {
-        String said = withoutLibrary("aarch64");
-        assertTrue(said, said.contains("the app was built without its native library"));
-        said = withoutLibrary("armv7l");
-        assertTrue(said, said.contains("needs a 64-bit ARM processor, and this one is armv7l"));
-    }
-
-    /** Returns what {@link Unavailable} prints on such a processor. */
-    private static String withoutLibrary(String processor) throws IOException {
-        Process process = new ProcessBuilder(
-                        System.getProperty("java.home") + "/bin/java", "-Djava.library.path=/none",
-                        "-Dos.arch=" + processor, "-cp", System.getProperty("java.class.path"),
-                        Unavailable.class.getName())
-                .redirectErrorStream(true)
-                .start();
-        ByteArrayOutputStream said = new ByteArrayOutputStream();
-        for (int b = process.getInputStream().read(); b >= 0; b = process.getInputStream().read()) {
-            said.write(b);
-        }
-        return said.toString("UTF-8");
-    }
-
-    private static void write(File file, byte[] bytes) throws IOException {
-        try (FileOutputStream out = new FileOutputStream(file)) {
-            out.write(bytes);
-        }
     }
 
     private void assertSentence(File file, String beginning) {
@@ -281,13 +243,6 @@ public class NativeModelTest {
             fail(file + " was opened");
         } catch (IOException e) {
             assertTrue(e.getMessage(), e.getMessage().startsWith(beginning));
-        }
-    }
-
-    /** Prints why no model can run. */
-    public static final class Unavailable {
-        public static void main(String[] arguments) {
-            System.out.println(NativeModel.unavailable());
         }
     }
 }

@@ -12,8 +12,7 @@ import org.w3c.dom.NodeList;
 
 /** Reads the strings and colours of app/res, found through the R class that aapt generates. */
 public class Resources {
-    private final DisplayMetrics metrics = new DisplayMetrics();
-    private final Map<String, String> values = new HashMap<String, String>();
+    private final Map<String, String> values = new HashMap<>();
 
     /**
      * Reads the resources.
@@ -21,21 +20,15 @@ public class Resources {
      * @param folder the folder app/res
      * @param night whether the system's theme is dark
      */
-    public Resources(File folder, boolean night, float density, float fontScale) {
-        metrics.density = density;
-        metrics.scaledDensity = density * fontScale;
+    public Resources(File folder, boolean night) {
         read(new File(folder, "values/strings.xml"));
-        read(new File(folder, "values/colors.xml"));
-        if (night) {
-            read(new File(folder, "values-night/colors.xml"));
-        }
+        read(new File(folder, night ? "values-night/colors.xml" : "values/colors.xml"));
     }
 
     private void read(File file) {
         try {
-            Element root = DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(file)
-                    .getDocumentElement();
-            NodeList all = root.getElementsByTagName("*");
+            NodeList all = DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(file)
+                    .getElementsByTagName("*");
             for (int i = 0; i < all.getLength(); i++) {
                 Element value = (Element) all.item(i);
                 values.put(value.getTagName() + " " + value.getAttribute("name"), value.getTextContent());
@@ -58,9 +51,7 @@ public class Resources {
         throw new AssertionError("there is no " + type + " of id " + id);
     }
 
-    public String getString(int id) {
-        return value("string", id);
-    }
+    public String getString(int id) { return value("string", id); }
 
     public String getString(int id, Object... arguments) {
         return String.format(Locale.ENGLISH, value("string", id), arguments);
@@ -70,12 +61,5 @@ public class Resources {
         return 0xFF000000 | Integer.parseInt(value("color", id).substring(1), 16);
     }
 
-    /** Returns a colour by its name, for drawing. */
-    public int fakeColor(String name) {
-        return 0xFF000000 | Integer.parseInt(values.get("color " + name).substring(1), 16);
-    }
-
-    public DisplayMetrics getDisplayMetrics() {
-        return metrics;
-    }
+    public DisplayMetrics getDisplayMetrics() { return new DisplayMetrics(); }
 }

@@ -3,7 +3,5 @@ package android.text.style;
 public class ForegroundColorSpan {
     public final int fakeColor;
 
-    public ForegroundColorSpan(int color) {
-        fakeColor = color;
-    }
+    public ForegroundColorSpan(int color) { fakeColor = color; }
 }

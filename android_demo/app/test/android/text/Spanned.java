@@ -1,5 +1,0 @@
-package android.text;
-
-public interface Spanned extends CharSequence {
-    int SPAN_EXCLUSIVE_EXCLUSIVE = 33;
-}
