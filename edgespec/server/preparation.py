@@ -115,6 +115,8 @@ class Preparation:
         """Return how many tokens a conversation has, up to where the assistant's answer begins."""
 
         def count(stopped: Stopped) -> int:
+            if not asked.request.messages:
+                raise bad_value("messages", "there is no message in it; send at least one")
             _, pieces = self.rendered(asked.request, self._options(asked.request))
             return len(collect(pieces, self._settings.max_body_bytes, stopped))
 
@@ -148,6 +150,8 @@ class Preparation:
 
     def _tokenized(self, asked: Asked, stopped: Stopped) -> _Tokenized:
         request = asked.request
+        if not request.messages and not request.prompts:
+            raise bad_value("messages", "there is no message in it; send at least one")
         if not request.messages:
             self._check_number(len(request.prompts))
             return _Tokenized([self._prompt(each, stopped) for each in request.prompts])

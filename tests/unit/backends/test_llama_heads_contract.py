@@ -169,7 +169,7 @@ def test_a_tree_at_once(kind, pair_of):
 
 
 def test_nodes_grow_after_a_text_and_do_not_stay(head):
-    with pytest.raises(ValueError, match="behind a token that `decode` has read last"):
+    with pytest.raises(ValueError, match="after a token that `decode` has read last"):
         head.grow([5], [-1])
     head.decode(TEXT)
     head.grow([5], [-1])
@@ -201,7 +201,7 @@ def test_truncated_and_gone_on(head):
     head.grow([5], [-1])
     head.truncate(50)
     assert head.n_past == 50
-    with pytest.raises(ValueError, match="behind a token that `decode` has read last"):
+    with pytest.raises(ValueError, match="after a token that `decode` has read last"):
         head.grow([5], [-1])
     assert near(rows_after(head, LONG[50:60]), expected)
     state = head.checkpoint()
