@@ -21,7 +21,7 @@ class HeadKind(NamedTuple):
     the target, the hidden states of "layers" that a head names, the "final" ones, or the keys and
     values in its "cache". one_pass: one evaluation guesses all tokens of a path. reads_first_token:
     it reads a text's first token, though no state is before it. looks_up: it has an embedding of
-    the vocabulary, of which a guess reads a row.
+    the vocabulary, and each guess reads a row of it.
     """
 
     title: str

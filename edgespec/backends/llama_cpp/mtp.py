@@ -88,8 +88,8 @@ class LlamaCppMtpChain(LlamaCppMtp):
             depths = [len(path_to(self._parents, node)) for node in range(len(self._parents))]
             if max(depths) >= self.max_depth:
                 raise ValueError(
-                    f"a node at depth {max(depths)}; there are {self.max_depth} MTP layers, the "
-                    "first of which guesses after the text"
+                    f"a node at depth {max(depths)}; there are {self.max_depth} MTP layers, and "
+                    "the first one guesses the token after the text"
                 )
             rows = np.empty((n, self.vocab_size), np.float32)
             self._own = np.concatenate([self._own, np.empty((n, self._width), np.float32)])
