@@ -17,7 +17,7 @@ from ..engine import Engine
 from ..errors import EdgeSpecError
 from ..types import Completion, Event
 from .apis import API, APIS
-from .base import Answer, Asked, Prepared, Serving, Writer
+from .base import Answer, ParsedRequest, PreparedRequest, ServedModel, Writer
 from .clients import client_of
 from .errors import ApiError, as_api_error, shutting_down
 from .metrics import Metrics
@@ -35,7 +35,7 @@ class Answering:
     def __init__(
         self,
         engine: Engine,
-        serving: Serving,
+        serving: ServedModel,
         preparation: Preparation,
         queue: RequestQueue,
         metrics: Metrics,
@@ -63,7 +63,9 @@ class Answering:
 
         return endpoint
 
-    async def _answer(self, request: Request, asked: Asked, prepared: Prepared) -> Response:
+    async def _answer(
+        self, request: Request, asked: ParsedRequest, prepared: PreparedRequest
+    ) -> Response:
         log = request.scope["edgespec.log"]
         log |= {"stream": asked.stream, "prompts": len(prepared.prompts)}
         items, writer = self._events(asked, prepared, request.scope), asked.writer(prepared)
@@ -74,7 +76,7 @@ class Answering:
         return EventStream(writer, first, items, log)
 
     async def _events(
-        self, asked: Asked, prepared: Prepared, scope: Scope
+        self, asked: ParsedRequest, prepared: PreparedRequest, scope: Scope
     ) -> AsyncGenerator[Item, None]:
         """Yield the engine's events.
 
@@ -102,7 +104,7 @@ class Answering:
             await asyncio.wait({task})
 
     async def _generate(
-        self, asked: Asked, prepared: Prepared, scope: Scope
+        self, asked: ParsedRequest, prepared: PreparedRequest, scope: Scope
     ) -> AsyncIterator[Item]:
         """Wait for the engine, answer every prompt, and count tokens and times."""
         arrived_s, log = time.monotonic(), scope["edgespec.log"]
@@ -218,7 +220,7 @@ class EventStream(Response):
 
 
 @contextlib.contextmanager
-def _errors_about(asked: Asked, request: Request) -> Iterator[None]:
+def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
     """Raise errors about a conversation as errors about the field that it was given in."""
     try:
         yield

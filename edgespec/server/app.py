@@ -31,7 +31,7 @@ try:
 
     from . import openapi
     from .answering import Answering
-    from .base import Serving
+    from .base import ServedModel
     from .connections import TimedHTTP
     from .errors import as_api_error, instead_of
     from .metrics import Metrics
@@ -76,7 +76,7 @@ def create_app(
         routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]
     operations = _Operations(queue, metrics, settings)
-    serving = Serving(
+    serving = ServedModel(
         settings.model,
         engine.tokenizer,
         f"edgespec-{__version__}",

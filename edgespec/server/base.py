@@ -24,7 +24,7 @@ REASONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ParsedRequest:
     """A question as an API has read it, and all that its answer needs besides.
 
     writer: makes what writes the answers. form: the field of the body that gives the answer a form,
@@ -33,7 +33,7 @@ class Asked:
     """
 
     request: GenerationRequest
-    writer: Callable[[Prepared], Writer]
+    writer: Callable[[PreparedRequest], Writer]
     model: str | None = None
     stream: bool = False
     form: str = ""
@@ -41,7 +41,7 @@ class Asked:
     tools: Mapping[str, str] = field(default_factory=dict)
 
 
-class Prepared(NamedTuple):
+class PreparedRequest(NamedTuple):
     """A request as the engine takes it.
 
     prompts: token ids. constraint: what the answer has to follow, None for no limits. reader: finds
@@ -54,7 +54,7 @@ class Prepared(NamedTuple):
     prediction: Sequence[int] = ()
 
 
-class Serving(NamedTuple):
+class ServedModel(NamedTuple):
     """The model that is served, as far as APIs tell of it.
 
     params: returns the settings of a request that names some fields of SamplingParams; raises
@@ -245,7 +245,9 @@ class BlockWriter(Writer):
 
 
 def parts_of(event: Event) -> Sequence[Part]:
-    """Return the parts that an event adds to its answer."""
+    """Return the parts that an event adds to its answer; a notice is none."""
+    if event.type == "notice":
+        return ()
     return event.parts or ((Part("content", event.text),) if event.text else ())
 
 

@@ -24,7 +24,7 @@ from ..decoding.prompts import check_size, collect, prediction_ids
 from ..engine import Engine
 from ..errors import ConfigError, ContextFull
 from .apis.fields import TOO_DEEP, is_shallow
-from .base import Asked, Prepared, arguments_of
+from .base import ParsedRequest, PreparedRequest, arguments_of
 from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value, shutting_down
 from .request_queue import RequestQueue
@@ -94,16 +94,16 @@ class Preparation:
                 code="model_not_found",
             )
 
-    async def prepared(self, request: Request, asked: Asked) -> Prepared:
+    async def prepared(self, request: Request, asked: ParsedRequest) -> PreparedRequest:
         """Return a request as the engine takes it. Raises ApiError: 429 if too many requests wait,
         503 if the server ends.
         """
         found = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
         if found.options is None and not asked.form:
-            return Prepared(found.prompts, prediction=found.prediction)
+            return PreparedRequest(found.prompts, prediction=found.prediction)
         owner = client_of(request.scope).owner
 
-        def work(stopped: Stopped) -> Prepared:
+        def work(stopped: Stopped) -> PreparedRequest:
             try:
                 return self._compiled(asked.request.params, found, owner, stopped)
             except ConfigError as error:
@@ -111,12 +111,10 @@ class Preparation:
 
         return await self._compiled_in_turn(request, work)
 
-    async def count(self, request: Request, asked: Asked) -> int:
+    async def count(self, request: Request, asked: ParsedRequest) -> int:
         """Return how many tokens a conversation has, up to where the assistant's answer begins."""
 
         def count(stopped: Stopped) -> int:
-            if not asked.request.messages:
-                raise bad_value("messages", "there is no message in it; send at least one")
             _, pieces = self.rendered(asked.request, self._options(asked.request))
             return len(collect(pieces, self._settings.max_body_bytes, stopped))
 
@@ -132,9 +130,13 @@ class Preparation:
     def rendered(
         self, asked: GenerationRequest, options: AnswerOptions | None, *, opening: bool = True
     ) -> tuple[str, Iterator[list[int]]]:
-        """Return a conversation as text, and its token ids piece by piece. Raises ApiError for
-        arguments of calls that are nested too deeply for templates.
+        """Return a conversation as text, and its token ids piece by piece.
+
+        Raises ApiError if it has no message, or calls with arguments that are nested too deeply for
+        templates.
         """
+        if not asked.messages:
+            raise bad_value("messages", "there is no message in it; send at least one")
         _check_calls(asked.messages)
         encoder = self._encoders[asked.parse_special]
         text = encoder.render(asked.messages, add_generation_prompt=opening, options=options)
@@ -148,11 +150,9 @@ class Preparation:
             raise bad_value("tools", str(error), "unsupported_parameter") from None
         return options
 
-    def _tokenized(self, asked: Asked, stopped: Stopped) -> _Tokenized:
+    def _tokenized(self, asked: ParsedRequest, stopped: Stopped) -> _Tokenized:
         request = asked.request
-        if not request.messages and not request.prompts:
-            raise bad_value("messages", "there is no message in it; send at least one")
-        if not request.messages:
+        if request.prompts:
             self._check_number(len(request.prompts))
             return _Tokenized([self._prompt(each, stopped) for each in request.prompts])
         options = self._options(request)
@@ -168,15 +168,15 @@ class Preparation:
 
     def _compiled(
         self, params: SamplingParams, found: _Tokenized, owner: str, stopped: Stopped
-    ) -> Prepared:
+    ) -> PreparedRequest:
         engine, options = self._engine, found.options
         reader = engine.reader(params, options, found.rendered, owner) if options else None
         if stopped():
             raise shutting_down()
         constraint = engine.constraint(params, options, found.rendered, owner)
-        return Prepared(found.prompts, constraint, reader, found.prediction)
+        return PreparedRequest(found.prompts, constraint, reader, found.prediction)
 
-    def _place_of(self, asked: Asked, owner: str) -> str:
+    def _place_of(self, asked: ParsedRequest, owner: str) -> str:
         """Return which field of a request holds what cannot be followed."""
         for tool in asked.request.options.tools:
             try:

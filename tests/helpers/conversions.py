@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from edgespec import Completion, Event, Part, SamplingParams, Stats, ToolCall, ToyTokenizer
-from edgespec.server.base import Answer, Asked, Serving, Writer
+from edgespec.server.base import Answer, ParsedRequest, ServedModel, Writer
 
-SERVING = Serving(
+SERVING = ServedModel(
     "toy", ToyTokenizer(["a", "</s>"], [1]), "f", lambda named: SamplingParams(**named)
 )
 USAGE = {"prompt": 10, "cached": 7, "emitted": 5, "reasoning": 3}
@@ -26,7 +26,7 @@ DEEP = json.loads('{"a":' * 100 + "1" + "}" * 100)
 TEXT = st.text(min_size=1, max_size=12)
 
 
-def asked_of(parse: Callable[[bytes, Serving], Asked], **body: Any) -> Asked:
+def asked_of(parse: Callable[[bytes, ServedModel], ParsedRequest], **body: Any) -> ParsedRequest:
     """Return what a body asks for."""
     return parse(json.dumps(body).encode(), SERVING)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from edgespec.chat.options import AnswerOptions
 from edgespec.chat.reading import Reading
 from edgespec.chat.tools import Tool
 from edgespec.server.apis.chat_completions.writer import ChatWriter
-from edgespec.server.apis.openai_writer import Told
+from edgespec.server.apis.openai_writer import Envelope
 from edgespec.server.base import Answer
 from tests.helpers.scripted_chats import TEMPLATE, accumulated, called
 from tests.helpers.selection import share
@@ -21,6 +22,8 @@ from tests.helpers.selection import share
 FORM = AnswerFormat.of(TEMPLATE, {"bos_token": "", "eos_token": ""})
 OPTIONS = AnswerOptions((Tool("look"), Tool("look_up")))
 TOKENIZER = ToyTokenizer(["a", "</s>"], [1])
+
+NOTHING = [{"role": "user", "content": []}]
 
 words = st.text("ab<>/{}\"'é\U0001f642 \n", max_size=12).map(str.strip)
 arguments = st.dictionaries(words, st.one_of(words, st.integers(), st.lists(words))).map(json.dumps)
@@ -36,7 +39,7 @@ def chunks_of(pieces: list[str], reason: str):
     ended = completion("".join(pieces), reason)
     events = [Event("token", 0, piece) for piece in pieces]
     events.append(Event("done", text="", completion=ended))
-    told = Told(model="toy", tokenizer=TOKENIZER, fingerprint="f", id="1", created=0)
+    told = Envelope(model="toy", tokenizer=TOKENIZER, fingerprint="f", id="1", created=0)
     writer, answer = ChatWriter(told, has_parts=True), Answer()
     reading = Reading(FORM.reader(OPTIONS, ""), SamplingParams())
     texts = [*writer.begin(0)]
@@ -80,3 +83,24 @@ def test_streams_and_whole_answers_say_the_same_however_they_are_cut(
         told = choice["message"].get("tool_calls", [])
         assert [(c["function"]["name"], c["function"]["arguments"]) for c in told] == called_ones
         assert reasons == ["tool_calls" if called_ones else "stop"]
+
+
+def test_a_notice_is_no_part_of_an_answer():
+    answer = Answer()
+    answer.take(Event("notice", text="the verification server is gone"))
+    answer.take(Event("token", 0, "a"))
+    assert answer.content == "a"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/responses", {"input": [{"type": "reasoning", "summary": []}]}, "input"),
+        ("/v1/messages", {"max_tokens": 5, "messages": NOTHING}, "messages"),
+        ("/v1/messages/count_tokens", {"messages": NOTHING}, "messages"),
+    ],
+)
+def test_a_conversation_without_a_message_is_refused(client, path, body, param):
+    answer = client.post(path, json=body)
+    assert (answer.status_code, "send at least one" in answer.text) == (400, True)
+    assert param in answer.text

@@ -19,7 +19,7 @@ from edgespec.config import RemoteConfig
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.server.answering import EventStream
 from edgespec.server.apis.completions import TextWriter
-from edgespec.server.apis.openai_writer import Told
+from edgespec.server.apis.openai_writer import Envelope
 from edgespec.verifiers.remote import failures
 from tests.helpers.serving import until
 
@@ -192,7 +192,7 @@ def test_an_answer_that_is_there_already_is_sent_without_shutting_others_out():
 
         sent: list[dict] = []
         task = asyncio.create_task(other())
-        told, items = Told(model="m", tokenizer=ToyTokenizer(["x"]), fingerprint="f"), chunks()
+        told, items = Envelope(model="m", tokenizer=ToyTokenizer(["x"]), fingerprint="f"), chunks()
         stream = EventStream(TextWriter(told), await anext(items), items, {})
         await stream({"type": "http"}, asyncio.Event().wait, send)
         task.cancel()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgespec import Part, SamplingParams
 from edgespec.server.apis.messages import parse, parse_count
 from edgespec.server.apis.messages.writer import MessagesWriter
-from edgespec.server.base import Asked
+from edgespec.server.base import ParsedRequest
 from edgespec.server.errors import ApiError
 from tests.helpers.conversions import (
     DEEP,
@@ -34,7 +34,7 @@ WEATHER = {
 }
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> ParsedRequest:
     return asked_of(parse, **{"max_tokens": 5, "messages": ASK} | body)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from edgespec.server.apis.chat_completions.writer import ChatWriter
-from edgespec.server.apis.openai_writer import Told
+from edgespec.server.apis.openai_writer import Envelope
 from edgespec.types import Event
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -273,7 +273,7 @@ def test_offsets_count_characters_that_tokens_share(client, events, stop):
 def test_what_is_impossible_is_still_json(engine):
     from edgespec import Logprob
 
-    told = Told(model="m", tokenizer=engine.tokenizer, fingerprint="f", logprobs=True)
+    told = Envelope(model="m", tokenizer=engine.tokenizer, fingerprint="f", logprobs=True)
     impossible = Logprob(float("-inf"), ((97, float("-inf")),))
     event = Event("token", 97, "a", logprob=impossible)
     (sent,) = ChatWriter(told, has_parts=False).part(0, event)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgespec import Part, SamplingParams
 from edgespec.server.apis.responses import parse
-from edgespec.server.base import Asked, Prepared, Writer
+from edgespec.server.base import ParsedRequest, PreparedRequest, Writer
 from edgespec.server.errors import ApiError
 from tests.helpers.conversions import (
     DEEP,
@@ -36,7 +36,7 @@ WEATHER = {
 }
 
 
-def asked(**body: Any) -> Asked:
+def asked(**body: Any) -> ParsedRequest:
     return asked_of(parse, **{"input": "hello"} | body)
 
 
@@ -46,7 +46,7 @@ def told(**body: Any) -> list[dict[str, Any]]:
 
 
 def writer(**body: Any) -> Writer:
-    return asked(**body).writer(Prepared([]))
+    return asked(**body).writer(PreparedRequest([]))
 
 
 # --- requests ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..base import Asked, Serving
+from ..base import ParsedRequest, ServedModel
 from . import chat_completions, completions, messages, responses
 
 
@@ -15,7 +15,7 @@ class API(NamedTuple):
     """
 
     path: str
-    parse: Callable[[bytes, Serving], Asked]
+    parse: Callable[[bytes, ServedModel], ParsedRequest]
     counts: bool = False
 
 

@@ -9,10 +9,10 @@ from msgspec import Meta
 
 from ...chat.request import GenerationRequest
 from ...types import Event, Logprob
-from ..base import Answer, Asked, Serving
+from ..base import Answer, ParsedRequest, ServedModel
 from ..errors import bad_value
 from .fields import Generation, TokenId, Top, about, only, read
-from .openai_writer import CompletionsWriter, Offsets, shown, told_of
+from .openai_writer import CompletionsWriter, Offsets, envelope_of, shown
 from .sampling import form_of, given_of
 
 _TOKENS = 16  # of an answer, as at OpenAI: base models rarely end by themselves
@@ -38,7 +38,7 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
     suffix: Annotated[None, only("text is only continued")] = None
 
 
-def parse(body: bytes, serving: Serving) -> Asked:
+def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, CompletionRequest)
     fields = given_of(given)
@@ -48,10 +48,10 @@ def parse(body: bytes, serving: Serving) -> Asked:
     if given.logprobs is not None:
         fields["logprobs"] = given.logprobs
     params = serving.params({"max_tokens": _TOKENS, **fields, **form})
-    told = told_of(given, serving, logprobs=params.logprobs is not None)
-    return Asked(
+    envelope = envelope_of(given, serving, logprobs=params.logprobs is not None)
+    return ParsedRequest(
         request=GenerationRequest(prompts=_prompts(given.prompt), params=params),
-        writer=lambda prepared: TextWriter(told),
+        writer=lambda prepared: TextWriter(envelope),
         model=given.model,
         stream=bool(given.stream),
         form=param,

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...backends.base import Tokenizer
 from ...types import Completion, Event, Logprob
-from ..base import Answer, Serving, Writer, data_event, stats_of
+from ..base import Answer, ServedModel, Writer, data_event, stats_of
 from ..errors import ApiError, bad_value
 from .fields import Generation
 
@@ -20,7 +20,7 @@ _LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for what is as good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Envelope:
     """The facts of a response besides its answers, and its options.
 
     logprobs: report log-probabilities. ids_for_tokens: name tokens as token_id:… there. with_usage:
@@ -37,11 +37,11 @@ class Told:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
-def told_of(given: Generation, serving: Serving, *, logprobs: bool) -> Told:
+def envelope_of(given: Generation, serving: ServedModel, *, logprobs: bool) -> Envelope:
     """Return what the response to a request says beside its answers."""
     if given.stream_options is not None and not given.stream:
         raise bad_value("stream_options", "stream_options needs stream: true beside it")
-    return Told(
+    return Envelope(
         model=serving.model,
         tokenizer=serving.tokenizer,
         fingerprint=serving.fingerprint,
@@ -74,13 +74,13 @@ class CompletionsWriter(Writer):
 
     prefix = kind = chunk_kind = ""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        self._offsets = Offsets(told.tokenizer)
+    def __init__(self, envelope: Envelope) -> None:
+        self._envelope = envelope
+        self._offsets = Offsets(envelope.tokenizer)
 
     def begin(self, index: int) -> Iterable[str]:
         """Return the chunk that opens an answer, if this kind of response has one."""
-        self._offsets = Offsets(self._told.tokenizer)
+        self._offsets = Offsets(self._envelope.tokenizer)
         opening = self._opening()
         return [self._chunk({"index": index, **opening})] if opening else []
 
@@ -107,8 +107,8 @@ class CompletionsWriter(Writer):
 
     def close(self, answers: Sequence[Answer]) -> Iterable[str]:
         """Return the token counts, if they were asked for, and [DONE]."""
-        if self._told.with_usage:
-            yield data_event(self._envelope([], self.chunk_kind) | {"usage": self._usage(answers)})
+        if self._envelope.with_usage:
+            yield data_event(self._response([], self.chunk_kind) | {"usage": self._usage(answers)})
         yield "data: [DONE]\n\n"
 
     def fail(self, error: ApiError, request_id: str) -> Iterable[str]:
@@ -124,7 +124,7 @@ class CompletionsWriter(Writer):
                 choice |= statistics(answer.ended)
         else:
             more = statistics(answers[0].ended)
-        return self._envelope(choices, self.kind) | {"usage": self._usage(answers)} | more
+        return self._response(choices, self.kind) | {"usage": self._usage(answers)} | more
 
     def _opening(self) -> Mapping[str, Any]:
         """Return the fields of the choice that opens an answer."""
@@ -151,26 +151,26 @@ class CompletionsWriter(Writer):
         raise NotImplementedError
 
     def _chunk(self, choice: Mapping[str, Any], **more: Any) -> str:
-        no_usage = {"usage": None} if self._told.with_usage else {}
-        return data_event(self._envelope([choice], self.chunk_kind) | more | no_usage)
+        no_usage = {"usage": None} if self._envelope.with_usage else {}
+        return data_event(self._response([choice], self.chunk_kind) | more | no_usage)
 
-    def _envelope(self, choices: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
+    def _response(self, choices: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
         """Return a response, or a chunk of one, with these choices."""
         return {
-            "id": f"{self.prefix}-{self._told.id}",
+            "id": f"{self.prefix}-{self._envelope.id}",
             "object": kind,
-            "created": self._told.created,
-            "model": self._told.model,
-            "system_fingerprint": self._told.fingerprint,
+            "created": self._envelope.created,
+            "model": self._envelope.model,
+            "system_fingerprint": self._envelope.fingerprint,
             "choices": list(choices),
         }
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
         logprobs, completion = None, answer.ended
-        if self._told.logprobs:
+        if self._envelope.logprobs:
             pairs = zip(completion.token_ids, completion.logprobs or (), strict=True)
             shown = [pair for pair in pairs if not self._is_hidden_end(pair[0])]
-            logprobs = self._logprobs(shown, Offsets(self._told.tokenizer))
+            logprobs = self._logprobs(shown, Offsets(self._envelope.tokenizer))
         return dict(self._said(answer)) | {"index": index, "logprobs": logprobs} | _ending(answer)
 
     def _usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class CompletionsWriter(Writer):
     def _event_logprobs(self, event: Event) -> dict[str, Any] | None:
         """Return the log-probabilities of an event's token, None where none are shown."""
         token = event.token
-        if token is None or not event.logprob or not self._told.logprobs:
+        if token is None or not event.logprob or not self._envelope.logprobs:
             return None
         if self._is_hidden_end(token):
             return None
@@ -202,19 +202,19 @@ class CompletionsWriter(Writer):
 
     def _is_hidden_end(self, token: int) -> bool:
         """Return True for end tokens, unless the client asked for token ids."""
-        if self._told.ids_for_tokens:
+        if self._envelope.ids_for_tokens:
             return False
-        tokenizer = self._told.tokenizer
+        tokenizer = self._envelope.tokenizer
         return not tokenizer.piece(token) and tokenizer.is_eog(token)
 
     def _name(self, token: int) -> str:
-        if self._told.ids_for_tokens:
+        if self._envelope.ids_for_tokens:
             return f"token_id:{token}"
         return self._bytes(token).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
         """Return what a token adds to a text, or its name if that is nothing."""
-        return self._told.tokenizer.piece(token) or self._told.tokenizer.token_text(token)
+        return self._envelope.tokenizer.piece(token) or self._envelope.tokenizer.token_text(token)
 
 
 def shown(logprob: float) -> float:

@@ -10,7 +10,7 @@ from ...chat.options import AnswerOptions
 from ...chat.tools import Tool
 from ...errors import ConfigError
 from ..errors import bad_value
-from .fields import TOO_DEEP, is_shallow
+from .fields import TOO_DEEP, is_shallow, missing
 
 _WORDS = ("auto", "none", "required")
 
@@ -27,6 +27,18 @@ class GivenTool(NamedTuple):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+def given_tool(place: str, tool: Any, parameters: str = "parameters") -> GivenTool:
+    """Return a function that a body has at a place; parameters: the field that holds its schema.
+
+    Raises ApiError if it has no name.
+    """
+    if tool.name is None:
+        raise missing(f"{place}.name")
+    schema = getattr(tool, parameters)
+    parameters_place = f"{place}.{parameters}"
+    return GivenTool(place, parameters_place, tool.name, tool.description, schema, tool.strict)
 
 
 class Choice(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ....chat.request import GenerationRequest
-from ...base import Asked, Serving
+from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
-from ..fields import read
-from ..openai_writer import told_of
+from ..fields import missing, read
+from ..openai_writer import envelope_of
 from ..sampling import form_of, given_of
-from ..tools import Choice, GivenTool, Tools
+from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     AllowedChoice,
     ChatRequest,
@@ -24,7 +24,7 @@ from .writer import ChatWriter
 _BUDGETS = ("thinking_token_budget", "reasoning_budget_tokens", "thinking_budget_tokens")
 
 
-def parse(body: bytes, serving: Serving) -> Asked:
+def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, ChatRequest)
     fields = given_of(given)
@@ -38,8 +38,8 @@ def parse(body: bytes, serving: Serving) -> Asked:
         effort=given.reasoning_effort,
         budget=_budget(given),
     )
-    told = told_of(given, serving, logprobs=params.logprobs is not None)
-    return Asked(
+    envelope = envelope_of(given, serving, logprobs=params.logprobs is not None)
+    return ParsedRequest(
         request=GenerationRequest(
             messages=messages_of(given.messages),
             params=params,
@@ -47,7 +47,7 @@ def parse(body: bytes, serving: Serving) -> Asked:
             prediction=text_of(given.prediction.content) if given.prediction else "",
             parse_special=bool(given.parse_special),
         ),
-        writer=lambda prepared: ChatWriter(told, has_parts=prepared.reader is not None),
+        writer=lambda prepared: ChatWriter(envelope, has_parts=prepared.reader is not None),
         model=given.model,
         stream=bool(given.stream),
         form=param,
@@ -63,11 +63,8 @@ def given_tools(tools: list[Tool] | None) -> list[GivenTool]:
             continue
         place = f"tools[{i}].function"
         if tool.function is None:
-            raise bad_value(place, f"the field {place!r} is missing", "missing_parameter")
-        f = tool.function
-        found.append(
-            GivenTool(place, f"{place}.parameters", f.name, f.description, f.parameters, f.strict)
-        )
+            raise missing(place)
+        found.append(given_tool(place, tool.function))
     return found
 
 

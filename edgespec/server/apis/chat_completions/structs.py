@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from ....chat.history import call_of, regular
-from ....chat.messages import Message as Told
+from ....chat.messages import Message as ChatMessage
 from ..fields import Budget, Generation, Length, ToolName, Top, about, only
 
 TEXT_ONLY = only("messages are plain text")
@@ -222,14 +222,14 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
     moderation: Annotated[None, only("nothing is moderated")] = None
 
 
-def messages_of(messages: Messages) -> list[Told]:
+def messages_of(messages: Messages) -> list[ChatMessage]:
     """Return messages as every API gives them."""
     return regular(map(_told, messages))
 
 
-def _told(message: Message) -> Told:
+def _told(message: Message) -> ChatMessage:
     assert isinstance(message, (SystemMessage, UserMessage, AssistantMessage, ToolMessage))
-    found: Told = {
+    found: ChatMessage = {
         "role": str(message.__struct_config__.tag), "content": text_of(message.content),
     }  # fmt: skip
     if isinstance(message, AssistantMessage):

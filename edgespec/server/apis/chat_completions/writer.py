@@ -7,7 +7,7 @@ from typing import Any
 
 from ....types import Event, Logprob, Part
 from ...base import Answer, parts_of
-from ..openai_writer import CompletionsWriter, Offsets, Told, shown
+from ..openai_writer import CompletionsWriter, Envelope, Offsets, shown
 
 
 class ChatWriter(CompletionsWriter):
@@ -15,8 +15,8 @@ class ChatWriter(CompletionsWriter):
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, told: Told, *, has_parts: bool) -> None:
-        super().__init__(told)
+    def __init__(self, envelope: Envelope, *, has_parts: bool) -> None:
+        super().__init__(envelope)
         self._has_parts = has_parts
 
     def _opening(self) -> Mapping[str, Any]:

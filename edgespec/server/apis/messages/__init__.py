@@ -9,10 +9,10 @@ from typing import Any
 from ....chat.history import Transcript, joined
 from ....chat.messages import Message
 from ....chat.request import GenerationRequest
-from ...base import Asked, Serving
+from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
 from ..fields import TOO_DEEP, given_fields, is_shallow, missing, read
-from ..tools import Choice, GivenTool, Tools
+from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     STATELESS,
     Block,
@@ -32,7 +32,7 @@ _BEGUN = (
 _BILLING = "x-anthropic-billing-header:"
 
 
-def parse(body: bytes, serving: Serving) -> Asked:
+def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, MessagesRequest)
     asked = _asked(given, serving)
@@ -40,12 +40,12 @@ def parse(body: bytes, serving: Serving) -> Asked:
     return asked
 
 
-def parse_count(body: bytes, serving: Serving) -> Asked:
+def parse_count(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return the conversation whose tokens are to be counted. Raises as `parse`."""
     return _asked(read(body, CountRequest), serving)
 
 
-def _asked(given: CountRequest, serving: Serving) -> Asked:
+def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
     tools = Tools(_functions(given.tools))
     messages = _messages(given)
     config, thinking = given.output_config, given.thinking
@@ -68,7 +68,7 @@ def _asked(given: CountRequest, serving: Serving) -> Asked:
         effort="none" if disabled else config.effort if config else None,
         budget=None if disabled or thinking is None else thinking.budget_tokens,
     )
-    return Asked(
+    return ParsedRequest(
         request=GenerationRequest(messages=messages, params=serving.params(named), options=options),
         writer=lambda prepared: MessagesWriter(serving.model, len(prepared.prompts[0])),
         model=given.model,
@@ -152,17 +152,9 @@ def _functions(tools: list[MessagesTool] | None) -> list[GivenTool]:
     for i, tool in enumerate(tools or ()):
         if tool.type not in (None, "custom"):
             continue
-        place = f"tools[{i}]"
-        if tool.name is None:
-            raise missing(f"{place}.name")
+        found.append(given_tool(f"tools[{i}]", tool, "input_schema"))
         if tool.input_schema is None:
-            raise missing(f"{place}.input_schema")
-        found.append(
-            GivenTool(
-                place, f"{place}.input_schema", tool.name, tool.description, tool.input_schema,
-                tool.strict,
-            )
-        )  # fmt: skip
+            raise missing(f"tools[{i}].input_schema")
     return found
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from ....chat.history import Transcript, joined
 from ....chat.messages import Message
 from ....chat.request import GenerationRequest
-from ...base import Asked, Serving
+from ...base import ParsedRequest, ServedModel
 from ..fields import check, given_fields, missing, parsed
-from ..tools import Choice, GivenTool, Tools
+from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     AllowedFunctions,
     FlatTool,
@@ -27,7 +27,7 @@ from .structs import (
 from .writer import ResponsesWriter
 
 
-def parse(body: bytes, serving: Serving) -> Asked:
+def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
     values = prepared(parsed(body))
     given = check(values, ResponsesRequest)
@@ -43,7 +43,7 @@ def parse(body: bytes, serving: Serving) -> Asked:
     params = serving.params(named)
     effort = given.reasoning.effort if given.reasoning else None
     options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
-    return Asked(
+    return ParsedRequest(
         request=GenerationRequest(messages=_messages(given), params=params, options=options),
         writer=lambda _: ResponsesWriter(given, values, serving.model),
         model=given.model,
@@ -97,20 +97,8 @@ def _schema(options: TextOptions | None) -> dict[str, Any] | None:
 
 def _functions(tools: list[FlatTool] | None) -> list[GivenTool]:
     """Return the functions among the tools of a request."""
-    found = []
-    for i, tool in enumerate(tools or ()):
-        if tool.type != "function":
-            continue
-        place = f"tools[{i}]"
-        if tool.name is None:
-            raise missing(f"{place}.name")
-        found.append(
-            GivenTool(
-                place, f"{place}.parameters", tool.name, tool.description, tool.parameters,
-                tool.strict,
-            )
-        )  # fmt: skip
-    return found
+    functions = [(i, tool) for i, tool in enumerate(tools or ()) if tool.type == "function"]
+    return [given_tool(f"tools[{i}]", tool) for i, tool in functions]
 
 
 def _choice(given: ResponsesRequest) -> Choice:
