@@ -1,10 +1,10 @@
-"""`edgespec serve` with devices that send a tree at every step, for long, old devices among them.
+"""`edgespec serve` with devices that send a tree at every step, for long, some of them with chains.
 
-    python -m benchmarks.remote_trees NAME TARGET [--steps 2000] [--devices 8] [--old 2]
+    python -m benchmarks.remote_trees NAME TARGET [--steps 2000] [--devices 8] [--chains 2]
         [--answer 128] [--batch-invariant]
 
-All devices ask the same questions again and again, each begins with another one. The old ones speak
-version 1 of the protocol and draft chains. Trees are those of tests.helpers.forced_trees, so there
+All devices ask the same questions again and again, each begins with another one. Those with
+chains draft as many tokens in a row. Trees are those of tests.helpers.forced_trees, so there
 are rejected nodes at every step. Texts are compared with plain decoding in this process; without
 --batch-invariant what is evaluated together changes rows by rounding, and texts that part are
 explained as in equality.py. Memory and cells are the server's own, second by second.
@@ -137,19 +137,19 @@ def main() -> None:
     parser.add_argument("target")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--devices", type=int, default=8)
-    parser.add_argument("--old", type=int, default=2)
+    parser.add_argument("--chains", type=int, default=2)
     parser.add_argument("--answer", type=int, default=128)
     parser.add_argument("--batch-invariant", action="store_true")
     given = parser.parse_args()
     questions = plain_answers(given.target, given.answer, given.batch_invariant)
-    path, n_new = model(given.target), given.devices - given.old
+    path, n_trees = model(given.target), given.devices - given.chains
     watched = Path(tempfile.mkdtemp()) / "watched"
     os.environ["EDGESPEC_WATCHED"] = str(watched)
     options = ["-c", "2048", "-np", "16"] + ["--batch-invariant"] * given.batch_invariant
     with serving(path, *options, module="benchmarks.watched_server") as server:
-        kinds = [("trees", 2)] * n_new + [("chains", 1)] * given.old
+        kinds = ["trees"] * n_trees + ["chains"] * given.chains
         devices = [
-            Device(connected(server.url, path, *kind), f"{i}, {kind[0]}")
+            Device(connected(server.url, path, kind), f"{i}, {kind}")
             for i, kind in enumerate(kinds)
         ]
         threads = [

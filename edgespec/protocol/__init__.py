@@ -12,9 +12,9 @@ from .frames import (
     MODEL,
     NO_TOKEN,
     PROTOCOL,
-    SUBPROTOCOLS,
+    SUBPROTOCOL,
     UNSUPPORTED,
-    VERSION_UNKNOWN,
+    VERSION,
     VOCABULARY,
     Answer,
     Begin,
@@ -34,7 +34,7 @@ from .vocabulary import vocabulary, vocabulary_hash
 
 __all__ = [
     "CLOSING", "CONSTRAINT", "CONTEXT_FULL", "ERROR", "INTERNAL", "LIMIT", "MAX_TEXT", "MODEL",
-    "NO_TOKEN", "PROTOCOL", "SUBPROTOCOLS", "UNSUPPORTED", "VERSION_UNKNOWN", "VOCABULARY",
+    "NO_TOKEN", "PROTOCOL", "SUBPROTOCOL", "UNSUPPORTED", "VERSION", "VOCABULARY",
     "Answer", "Begin", "Busy", "Cancel", "Context", "Error", "Frame", "More", "Need", "Open",
     "Opened", "Options", "Progress", "Reader", "Verify", "decode", "encode", "expect",
     "options_of", "vocabulary", "vocabulary_hash",

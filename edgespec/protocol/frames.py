@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from ..config import SamplingParams
 from ..types import Logprob
 
-SUBPROTOCOLS = {"edgespec.verify.v2": 2, "edgespec.verify.v1": 1}
-"""The versions of the protocol by the name under which WebSockets agree on one, newest first."""
+VERSION = 2
+SUBPROTOCOL = f"edgespec.verify.v{VERSION}"
+"""The name under which WebSockets agree on this version of the protocol."""
 
 NO_TOKEN = bytes(16)
 
@@ -20,7 +21,7 @@ Options = Mapping[str, bool | int | float | str]
 """What is asked for by name beyond the fields of a frame; integers are unsigned, of 64 bits."""
 
 # codes of an ERROR
-PROTOCOL, VERSION_UNKNOWN, MODEL, VOCABULARY, UNSUPPORTED = 1, 2, 3, 4, 5
+PROTOCOL, MODEL, VOCABULARY, UNSUPPORTED = 1, 3, 4, 5
 CONTEXT_FULL, LIMIT, INTERNAL, CLOSING, CONSTRAINT = 6, 7, 8, 9, 10
 
 
@@ -28,9 +29,9 @@ CONTEXT_FULL, LIMIT, INTERNAL, CLOSING, CONSTRAINT = 6, 7, 8, 9, 10
 class Open:
     """Start or resume a session; the first frame of a connection.
 
-    version: of all frames that follow. token: of the session to resume, NO_TOKEN for a new one.
+    version: VERSION. token: of the session to resume, NO_TOKEN for a new one.
     vocab_size, vocab_hash: of the device's tokenizer. model: the name that it wants, "" for any.
-    options: for the whole session; a server refuses those that it does not know. Version 2.
+    options: for the whole session; a server refuses those that it does not know.
     """
 
     version: int
@@ -67,7 +68,7 @@ class Verify:
 
     checksum: of these tokens. round: above every round of the session before. ahead: how many
     more tokens the server may emit by itself, each as the answer of a round of its own. parents:
-    of a tree, as in sampling.trees; empty for a chain. Version 2.
+    of a tree, as in sampling.trees; empty for a chain.
     """
 
     round: int
@@ -96,8 +97,8 @@ class Opened:
 
     token: another one than was asked for where that session is gone. max_draft: most tokens of
     a VERIFY. max_ahead: most tokens that the server emits by itself. costs: pairs of a number of
-    tokens and the microseconds that their evaluation takes. max_leaves: most leaves of a tree; 1,
-    and always 1 in version 1: the server verifies chains only.
+    tokens and the microseconds that their evaluation takes. max_leaves: most leaves of a tree; 1
+    where the server verifies chains only.
     """
 
     version: int

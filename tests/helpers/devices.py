@@ -22,12 +22,10 @@ class Clock:
 class FakeDevice:
     """A device whose connection is a pair of calls. got: the frames that it was sent."""
 
-    def __init__(self, sessions, token=protocol.NO_TOKEN, owner="", version=1):
+    def __init__(self, sessions, token=protocol.NO_TOKEN, owner=""):
         self.sessions, self.got, self._heard = sessions, [], threading.Condition()
-        self.version = version
-        self.session = sessions.open(
-            protocol.encode(protocol.Open(version, token, N, HASH, "")), self.hear, owner
-        )
+        opening = protocol.Open(protocol.VERSION, token, N, HASH, "")
+        self.session = sessions.open(protocol.encode(opening), self.hear, owner)
 
     def hear(self, data):
         with self._heard:
@@ -35,8 +33,7 @@ class FakeDevice:
             self._heard.notify_all()
 
     def say(self, frame):
-        data = protocol.encode(frame, self.version)
-        return self.sessions.receive(self.session, self.hear, data)
+        return self.sessions.receive(self.session, self.hear, protocol.encode(frame))
 
     def begin(self, ids, keep=0, checksum=0, n_prompt=None, options=None, **params):
         """Send BEGIN, and return this device."""

@@ -1,4 +1,4 @@
-"""`edgespec serve` in a process of its own, and devices of either version of the protocol."""
+"""`edgespec serve` in a process of its own, and devices of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import edgespec
-from edgespec import protocol
-from edgespec.verifiers.remote import connection
 from tests.helpers import forced_trees
 
 NODES = 12
@@ -47,22 +44,11 @@ def serving(path: Path, *options: str, module: str = "edgespec_cli") -> Iterator
         process.wait()
 
 
-@contextlib.contextmanager
-def speaking(version: int) -> Iterator[None]:
-    """Let devices that connect meanwhile know the versions up to this one only."""
-    known = {name: n for name, n in protocol.SUBPROTOCOLS.items() if n <= version}
-    connection.protocol = types.SimpleNamespace(**vars(protocol) | {"SUBPROTOCOLS": known})
-    try:
-        yield
-    finally:
-        connection.protocol = protocol
-
-
-def connected(url: str, path: Path, drafts: str, version: int = 2) -> edgespec.Engine:
+def connected(url: str, path: Path, drafts: str) -> edgespec.Engine:
     """Return a device that drafts NODES tokens at every step, in "trees" or "chains", or none:
     "plain".
     """
     fixed = {"num_speculative_tokens": NODES, "draft_p_min": 0.0} if drafts != "plain" else {}
     remote = edgespec.RemoteConfig(url, tokenizer=path, timeout_s=60.0)
-    with speaking(version), forced_trees.registered():
+    with forced_trees.registered():
         return edgespec.connect(remote, speculative_config={"method": METHODS[drafts]} | fixed)

@@ -225,10 +225,10 @@ def disturbed(there, act, after, prompt, **options):
 
 
 @contextlib.contextmanager
-def plainly(server, key=None, version=2):
+def plainly(server, key=None):
     with connect(
         server.url + "/v1/verify",
-        subprotocols=[name for name, n in protocol.SUBPROTOCOLS.items() if n == version],
+        subprotocols=[protocol.SUBPROTOCOL],
         compression=None,
         additional_headers={"Authorization": f"Bearer {key}"} if key else None,
     ) as socket:
@@ -236,14 +236,13 @@ def plainly(server, key=None, version=2):
 
 
 @contextlib.contextmanager
-def raw(server, version=1):
-    with plainly(server, version=version) as socket:
+def raw(server):
+    with plainly(server) as socket:
         introduce(socket)
         yield socket
 
 
 def introduce(socket, token=protocol.NO_TOKEN, **options):
     digest = protocol.vocabulary_hash(TOKENIZER, N)
-    version = protocol.SUBPROTOCOLS[socket.subprotocol]
-    socket.send(encode(protocol.Open(version, token, N, digest, "", options)))
+    socket.send(encode(protocol.Open(protocol.VERSION, token, N, digest, "", options)))
     return protocol.expect(protocol.Opened, decode(socket.recv(5)))

@@ -33,12 +33,12 @@ class Loopback:
     def __init__(self, sessions, tokenizer):
         self._sessions, self._arrived = sessions, deque()
         digest = protocol.vocabulary_hash(tokenizer, 3)
-        opening = protocol.encode(protocol.Open(2, protocol.NO_TOKEN, 3, digest, ""))
+        opening = protocol.encode(protocol.Open(protocol.VERSION, protocol.NO_TOKEN, 3, digest, ""))
         self._session = sessions.open(opening, self._hear)
         self.opened = self._arrived.popleft()
 
     def _hear(self, data):
-        self._arrived.append(protocol.decode(data, 2))
+        self._arrived.append(protocol.decode(data))
 
     def again(self, action, resume):
         return action()
@@ -47,7 +47,7 @@ class Loopback:
         """Note nothing: nothing gets lost here."""
 
     def send(self, frame):
-        assert self._sessions.receive(self._session, self._hear, protocol.encode(frame, 2))
+        assert self._sessions.receive(self._session, self._hear, protocol.encode(frame))
 
     def receive(self):
         while not self._arrived:

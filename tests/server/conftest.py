@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,10 +13,8 @@ import pytest
 from starlette.testclient import TestClient
 
 import edgespec
-from edgespec import protocol
 from edgespec.server.app import Server, bind, create_app
 from edgespec.server.settings import ServerSettings
-from edgespec.server.verification import websocket
 from tests.helpers import serving, weather
 from tests.helpers.loop_watch import LoopWatch
 from tests.helpers.scripted_chats import ScriptedChat
@@ -175,13 +172,6 @@ def server() -> Iterator[serving.Server]:
     """Return a verification server over toy models."""
     with serving.Server() as made:
         yield made
-
-
-@pytest.fixture
-def version_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let servers know version 1 of the protocol only."""
-    names = vars(protocol) | {"SUBPROTOCOLS": {"edgespec.verify.v1": 1}}
-    monkeypatch.setattr(websocket, "protocol", types.SimpleNamespace(**names))
 
 
 @pytest.fixture

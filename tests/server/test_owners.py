@@ -87,12 +87,12 @@ def test_who_sends_no_key_is_not_admitted():
 def device(server, headers):
     """Connect and send a prompt; yield how much of it was known already."""
     with connect(
-        server.url + "/v1/verify", subprotocols=list(protocol.SUBPROTOCOLS), compression=None,
+        server.url + "/v1/verify", subprotocols=[protocol.SUBPROTOCOL], compression=None,
         additional_headers=headers,
     ) as socket:  # fmt: skip
         introduce(socket)
         begin = protocol.Begin(1, 0, 0, len(PROMPT), SamplingParams(), 7, PROMPT, {})
-        socket.send(protocol.encode(begin, protocol.SUBPROTOCOLS[socket.subprotocol]))
+        socket.send(protocol.encode(begin))
         yield protocol.expect(protocol.Progress, protocol.decode(socket.recv(5))).n_done
 
 
@@ -150,13 +150,13 @@ def held(server):
 def asking(server, key, *choices):
     """Connect, and ask for one of some choices."""
     with connect(
-        server.url + "/v1/verify", subprotocols=["edgespec.verify.v2"], compression=None,
+        server.url + "/v1/verify", subprotocols=[protocol.SUBPROTOCOL], compression=None,
         additional_headers=bearer(key),
     ) as socket:  # fmt: skip
         introduce(socket)
         options = {"choices": json.dumps(choices)}
         begin = protocol.Begin(1, 0, 0, len(PROMPT), SamplingParams(), 7, PROMPT, options)
-        socket.send(protocol.encode(begin, 2))
+        socket.send(protocol.encode(begin))
         yield socket
 
 

@@ -312,7 +312,7 @@ def test_a_device_without_our_subprotocol_is_told_which_there_are(server, offere
         pass
     assert refused.value.response.status_code == 400
     message = json.loads(refused.value.response.body)["error"]["message"]
-    assert message.startswith("devices speak the subprotocol edgespec.verify.v1 or")
+    assert message.startswith("devices speak the subprotocol edgespec.verify.v2, got")
     assert message.endswith(f"got {', '.join(offered) or 'none'}")
 
 
@@ -334,12 +334,12 @@ def test_a_server_without_our_subprotocol():
 # --- a server that lies ---
 
 
-def lying(answers):
+def lying(answers, version=protocol.VERSION, subprotocols=(protocol.SUBPROTOCOL,)):
     """Start a server that answers OPEN, and VERIFY with what it is told to."""
     from websockets.sync.server import serve
 
     opened = protocol.Opened(
-        1, bytes(range(16)), 256, 15, 32, N, protocol.vocabulary_hash(TOKENIZER, N), "toy"
+        version, bytes(range(16)), 256, 15, 32, N, protocol.vocabulary_hash(TOKENIZER, N), "toy"
     )
 
     def handle(socket):
@@ -351,7 +351,7 @@ def lying(answers):
                 for answer in answers:
                     socket.send(answer(frame) if callable(answer) else answer)
 
-    server = serve(handle, "127.0.0.1", 0, subprotocols=["edgespec.verify.v1"])
+    server = serve(handle, "127.0.0.1", 0, subprotocols=subprotocols)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server, f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
 

@@ -277,13 +277,6 @@ def test_what_is_too_long_for_a_frame(asked):
     assert asked(elsewhere("choices", '["ab"]'.ljust(65535))).text == "ab"
 
 
-def test_a_server_of_version_1(asked, version_1):
-    with Server(served) as old:
-        with pytest.raises(VerifierRefused, match="speaks version 1 of the protocol, which has no"):
-            asked(elsewhere("schema", "{}"), old.url)
-        assert asked(None, old.url).token_ids
-
-
 def test_a_server_that_has_never_heard_of_it(asked, monkeypatch):
     monkeypatch.setattr(frames, "KNOWN_OPTIONS", ())
     with pytest.raises(VerifierRefused, match="does not know the options 'regex'; leave them out"):

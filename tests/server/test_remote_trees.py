@@ -6,7 +6,7 @@ import pytest
 
 from edgespec import protocol
 from edgespec.config import RemoteConfig
-from edgespec.protocol import decode, encode
+from edgespec.protocol import encode
 from edgespec.sampling.trees import n_leaves
 from edgespec.verifiers.fallback import Fallback
 from edgespec.verifiers.local import LocalVerifier
@@ -76,14 +76,6 @@ def test_old_and_new_devices_at_once(server):
 # --- targets that take fewer leaves than were promised ---
 
 
-@pytest.mark.usefixtures("version_1")
-def test_a_server_of_version_1_gets_chains():
-    expected = local(drafts=False).generate(PROMPTS[0], **DRAWN)
-    with Server() as old, closing(tree_device(old.url, max_leaves=8)) as there:
-        assert there._session._verifier.max_leaves == 1
-        assert there.generate(PROMPTS[0], **DRAWN).token_ids == expected.token_ids
-
-
 def test_a_server_that_comes_back_and_takes_chains_only():
     expected = local(drafts=False).generate(PROMPTS[0], **DRAWN)
     leaves = [1, 8]
@@ -126,19 +118,19 @@ def remote(server, timeout_s=5.0):
 
 # --- messages ---
 
-BEGIN = encode(decode(begin([1, 2, 3])), 2)
+BEGIN = begin([1, 2, 3])
 
 
 def tree(round_, ids, parents, context=(1, 2, 3)):
     checksum = protocol.Context(context).checksum(len(context))
     frame = protocol.Verify(round_, len(context), checksum, 0, tuple(ids), tuple(parents))
-    return encode(frame, 2)
+    return encode(frame)
 
 
 @pytest.fixture
 def begun(server):
-    """Open a session in version 2 after three tokens."""
-    with raw(server, version=2) as socket:
+    """Open a session after three tokens."""
+    with raw(server) as socket:
         socket.send(BEGIN)
         yield socket
 
@@ -161,7 +153,7 @@ def test_trees_that_end_a_connection(begun, ids, parents, said):
 
 
 def test_too_many_leaves():
-    with Server(lambda: served(max_leaves=2)) as server, raw(server, version=2) as socket:
+    with Server(lambda: served(max_leaves=2)) as server, raw(server) as socket:
         socket.send(BEGIN)
         socket.send(tree(0, [4, 5, 6], [-1, 0, 0]))
         assert answers(socket, protocol.Answer).round == 0

@@ -114,12 +114,12 @@ def test_forms_of_many_clients_stop_nobody(n, running, engine):
 
 def test_a_devices_form_stops_nobody():
     with Server() as server, connect(
-        server.url + "/v1/verify", subprotocols=["edgespec.verify.v2"], compression=None,
+        server.url + "/v1/verify", subprotocols=[protocol.SUBPROTOCOL], compression=None,
     ) as socket:  # fmt: skip
         introduce(socket)
         options = {"schema": json.dumps(fields(1900, 0))}  # as long as a frame takes
         begin = protocol.Begin(1, 0, 0, 3, SamplingParams(), 7, (5, 5, 5), options)
-        socket.send(protocol.encode(begin, 2))
+        socket.send(protocol.encode(begin))
         socket.recv(30)
 
 

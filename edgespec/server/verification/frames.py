@@ -36,14 +36,12 @@ class FrameHandler:
         self._slots = slots
         self._answers = answers
 
-    def handle(
-        self, session: DeviceSession, arrived: float, version: int, data: bytes | str
-    ) -> None:
-        """Carry out one frame, which came at the time `arrived` in this version of the protocol. A
-        frame that is wrong, or asks for what this server does not do, ends the connection.
+    def handle(self, session: DeviceSession, arrived: float, data: bytes | str) -> None:
+        """Carry out one frame, which came at the time `arrived`. A frame that is wrong, or asks for
+        what this server does not do, ends the connection.
         """
         try:
-            frame = protocol.decode(data, version)
+            frame = protocol.decode(data)
             if isinstance(frame, protocol.Begin):
                 session.waiting_since = arrived
                 self._begin(session, frame)

@@ -47,15 +47,13 @@ class SessionRegistry:
 
     # --- what connections call ---
 
-    def open(
-        self, data: bytes | str, send: Send, owner: str, agreed: int | None
-    ) -> DeviceSession | None:
+    def open(self, data: bytes | str, send: Send, owner: str) -> DeviceSession | None:
         """Admit the device whose first frame this is; None if it was refused. The answer goes to
-        `send` in both cases. agreed: the version that the connection speaks; None for any.
+        `send` in both cases.
         """
         try:
             asked = protocol.expect(protocol.Open, protocol.decode(data))
-            refusal = self._target.refusal(asked, agreed)
+            refusal = self._target.refusal(asked)
         except VerifierFault as error:
             refusal = protocol.Error(protocol.PROTOCOL, str(error))
         if refusal:
@@ -65,7 +63,7 @@ class SessionRegistry:
         with self.lock:
             session = self._admit(asked.token, owner)
             if session:
-                session.send, session.version = send, asked.version
+                session.send = send
                 session.last_used = session.last_frame = self.clock()
                 session.allowance = _BURST_S * self.limits.frames_per_s
                 send(protocol.encode(self._target.opened(session, self.limits.max_ahead)))
@@ -90,7 +88,7 @@ class SessionRegistry:
             if session.allowance < 0 or len(session.inbox) >= _MAX_INBOX or too_long:
                 self.end(session, protocol.LIMIT, "more frames came than this server takes")
                 return False
-            session.inbox.append((now, session.version, data))
+            session.inbox.append((now, data))
             self.lock.notify()
             return True
 
@@ -138,10 +136,8 @@ class SessionRegistry:
                     if now - session.last_used > self.limits.resume_s:
                         self._forget(session)
 
-    def take_frames(self) -> list[tuple[DeviceSession, float, int, bytes | str]]:
-        """Take the oldest frame of every session: the session, the time when it came, the version
-        that it was sent in, its bytes.
-        """
+    def take_frames(self) -> list[tuple[DeviceSession, float, bytes | str]]:
+        """Take the oldest frame of every session: the session, the time when it came, its bytes."""
         with self.lock:
             return [(one, *one.inbox.popleft()) for one in self.all() if one.inbox]
 
@@ -159,7 +155,7 @@ class SessionRegistry:
         if found and found.owner == owner:
             self.end(found, protocol.CLOSING, "the session goes on over another connection")
             found.inbox.clear()
-            found.inbox.append((self.clock(), 1, protocol.encode(protocol.Cancel())))
+            found.inbox.append((self.clock(), protocol.encode(protocol.Cancel())))
             self.counts.sessions_resumed += 1
             return found
         if len(self._sessions) >= self.limits.max_sessions and not self._forget_one():

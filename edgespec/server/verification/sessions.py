@@ -107,14 +107,11 @@ class Sessions:
 
     # --- from any thread ---
 
-    def open(
-        self, data: bytes | str, send: Send, owner: str = "", agreed: int | None = None
-    ) -> DeviceSession | None:
+    def open(self, data: bytes | str, send: Send, owner: str = "") -> DeviceSession | None:
         """Open or resume a session with a connection's first frame; None if it is refused. The
-        answer goes to `send`, which must not block. owner: only the same one can resume. agreed:
-        the version of the protocol that the connection speaks; None for the one of the frame.
+        answer goes to `send`, which must not block. owner: only the same one can resume.
         """
-        return self._registry.open(data, send, owner, agreed)
+        return self._registry.open(data, send, owner)
 
     def compile(self, options: protocol.Options, owner: str = "") -> Future[None]:
         """Compile what the options of a frame say that answers have to follow, in a thread of its
@@ -174,9 +171,9 @@ class Sessions:
             self._registry.expire()
             self._slots.release_idle(self.limits.idle_s)
             frames = self._registry.take_frames()
-        for session, arrived, version, data in frames:
+        for session, arrived, data in frames:
             with self._failing_alone(session):
-                self._frames.handle(session, arrived, version, data)
+                self._frames.handle(session, arrived, data)
         batch = self._scheduler.next_batch()
         if not batch:
             return bool(frames)

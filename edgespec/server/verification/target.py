@@ -56,21 +56,8 @@ class ServedTarget:
         self._hashes: dict[int, bytes] = {}
         self._hash(tokenizer.vocab_size)
 
-    def refusal(self, asked: protocol.Open, agreed: int | None = None) -> protocol.Error | None:
-        """Return why this device cannot be served, or None if it can. agreed: the version that its
-        connection speaks; None for any.
-        """
-        if asked.version not in protocol.SUBPROTOCOLS.values():
-            return protocol.Error(
-                protocol.VERSION_UNKNOWN,
-                f"this server speaks versions 1 and 2 of the protocol, not {asked.version}",
-            )
-        if agreed not in (None, asked.version):
-            return protocol.Error(
-                protocol.VERSION_UNKNOWN,
-                f"OPEN says version {asked.version} of the protocol, and the connection was made "
-                f"for version {agreed}; offer the other subprotocol, or send this version",
-            )
+    def refusal(self, asked: protocol.Open) -> protocol.Error | None:
+        """Return why this device cannot be served, or None if it can."""
         if asked.options:
             return protocol.Error(protocol.UNSUPPORTED, unknown_options(asked.options))
         if asked.model and not names(asked.model, self.name):
@@ -95,7 +82,7 @@ class ServedTarget:
         """Return the answer to a device that was admitted."""
         n = self._tokenizer.vocab_size
         return protocol.Opened(
-            session.version, session.token, self.n_ctx, self.max_draft, max_ahead,
+            protocol.VERSION, session.token, self.n_ctx, self.max_draft, max_ahead,
             n, self._hash(n), self.name, tuple(self._costs()), self.max_leaves,
         )  # fmt: skip
 

@@ -61,9 +61,8 @@ class DeviceSession:
     the registry's clock, in seconds.
 
     token: the name under which the device resumes; empty once the session is forgotten.
-    version: of the protocol, which its last connection speaks.
     send: the connection that is in charge; None if there is none.
-    inbox: frames that are not handled yet, each after the time of its arrival and its version.
+    inbox: frames that are not handled yet, each after the time of its arrival.
     allowance: frames that may come now without breaking the limit.
 
     reading: the prompt is being read into the cache.
@@ -77,9 +76,8 @@ class DeviceSession:
 
     token: bytes
     owner: str
-    version: int = 1
     send: Send | None = None
-    inbox: deque[tuple[float, int, bytes | str]] = field(default_factory=deque)
+    inbox: deque[tuple[float, bytes | str]] = field(default_factory=deque)
     last_used: float = 0.0
     last_frame: float = 0.0
     allowance: float = 0.0

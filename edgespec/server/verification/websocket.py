@@ -34,18 +34,16 @@ def route(sessions: Sessions) -> WebSocketRoute:
 
     async def verify(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", ())
-        spoken = next((name for name in protocol.SUBPROTOCOLS if name in offered), None)
-        if spoken is None:
+        if protocol.SUBPROTOCOL not in offered:
             raise ApiError(
                 400,
-                f"devices speak the subprotocol {' or '.join(reversed(protocol.SUBPROTOCOLS))}, "
+                f"devices speak the subprotocol {protocol.SUBPROTOCOL}, "
                 f"got {', '.join(offered) or 'none'!s:.80}",
             )
-        await socket.accept(spoken)
+        await socket.accept(protocol.SUBPROTOCOL)
         client = client_of(socket.scope)
         turn = turns.setdefault(client.turn, asyncio.Lock())
-        version = protocol.SUBPROTOCOLS[spoken]
-        connection = _Connection(socket, sessions, version, client.owner, turn)
+        connection = _Connection(socket, sessions, client.owner, turn)
         with contextlib.suppress(WebSocketDisconnect, OSError):
             await connection.run()
 
@@ -55,16 +53,15 @@ def route(sessions: Sessions) -> WebSocketRoute:
 class _Connection:
     """One device's connection. Frames are read and written at the same time.
 
-    version: of the protocol, on which both sides have agreed. turn: held while a constraint of
-    this client is compiled, so that its many do not delay another client's.
+    turn: held while a constraint of this client is compiled, so that its many do not delay another
+    client's.
     """
 
     def __init__(
-        self, socket: WebSocket, sessions: Sessions, version: int, owner: str, turn: asyncio.Lock
+        self, socket: WebSocket, sessions: Sessions, owner: str, turn: asyncio.Lock
     ) -> None:
         self._socket = socket
         self._sessions = sessions
-        self._version = version
         self._owner = owner
         self._turn = turn
         self._loop = asyncio.get_running_loop()
@@ -78,9 +75,7 @@ class _Connection:
         code = _LOST
         try:
             first = await asyncio.wait_for(self._read(), _OPEN_TIMEOUT_S)
-            session = await run_in_threadpool(
-                self._sessions.open, first, self.send, self._owner, self._version
-            )
+            session = await run_in_threadpool(self._sessions.open, first, self.send, self._owner)
             if session:
                 code = await self._listen(session, writing)
         except WebSocketDisconnect as gone:
@@ -111,7 +106,7 @@ class _Connection:
                     return _LOST
                 data = reading.result()
                 reading = asyncio.create_task(self._read())
-                if options := protocol.options_of(data, self._version):
+                if options := protocol.options_of(data):
                     await self._compile(options, reading)
                 if not self._sessions.receive(session, self.send, data):
                     return _LOST

@@ -67,7 +67,6 @@ class Connection:
         self._socket: ClientConnection | None = None
         self._closing = contextlib.ExitStack()
         self._token, self._model = protocol.NO_TOKEN, remote.model
-        self._version = 1  # of the protocol, that of the present connection
         self._lost_at: float | None = None
         self._arrived: deque[bytes | str] = deque()
         self._connect()
@@ -121,16 +120,8 @@ class Connection:
             time.sleep(min(left, _POLL_S))
 
     def send(self, frame: protocol.Frame) -> None:
-        """Send a frame. Raises VerifierUnavailable where there is no connection, VerifierRefused
-        where it speaks a version without the frame's options.
-        """
-        if self._version == 1 and isinstance(frame, protocol.Begin) and frame.options:
-            named = ", ".join(frame.options)
-            raise VerifierRefused(
-                f"{self.host} speaks version 1 of the protocol, which has no {named}; update "
-                "edgespec there, or load the model here"
-            )
-        data = protocol.encode(frame, self._version)
+        """Send a frame. Raises VerifierUnavailable where there is no connection."""
+        data = protocol.encode(frame)
         try:
             self._connected().send(data)
         except _LOST as error:
@@ -153,7 +144,7 @@ class Connection:
                     f"{self.host} has not answered for {self._remote.timeout_s:g} s"
                 )
         try:
-            frame = protocol.decode(self._arrived.popleft(), self._version)
+            frame = protocol.decode(self._arrived.popleft())
         except VerifierFault:
             self.drop()
             raise
@@ -171,7 +162,7 @@ class Connection:
             except VerifierUnavailable:
                 break
             with contextlib.suppress(VerifierFault):
-                if is_past(protocol.decode(self._arrived[-1], self._version)):
+                if is_past(protocol.decode(self._arrived[-1])):
                     self._arrived.pop()
         return True
 
@@ -233,7 +224,7 @@ class Connection:
                 connect(
                     self._url,
                     additional_headers={"Authorization": f"Bearer {key}"} if key else None,
-                    subprotocols=[*protocol.SUBPROTOCOLS],  # type: ignore[list-item]
+                    subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
                     compression=None,
                     open_timeout=self._remote.timeout_s,
                     close_timeout=1,
@@ -243,28 +234,20 @@ class Connection:
             )
         except failures.CONNECTING as error:
             raise failures.not_connected(error, self._remote, self.host) from error
-        self._version = protocol.SUBPROTOCOLS.get(self._socket.subprotocol or "", 0)
-        if not self._version:
+        if self._socket.subprotocol != protocol.SUBPROTOCOL:
             self.drop()
-            spoken = " or ".join(reversed(protocol.SUBPROTOCOLS))
-            raise VerifierRefused(f"{self.host} does not speak {spoken}")
+            raise VerifierRefused(f"{self.host} does not speak {protocol.SUBPROTOCOL}")
         self._open()
 
     def _open(self) -> None:
         n_vocab = self._tokenizer.vocab_size
-        self.send(protocol.Open(self._version, self._token, n_vocab, self._hash, self._model))
+        self.send(protocol.Open(protocol.VERSION, self._token, n_vocab, self._hash, self._model))
         frame = self.receive(abortable=False)
         if not isinstance(frame, protocol.Opened):
             self.drop()
         if isinstance(frame, protocol.Busy):
             raise VerifierUnavailable(f"{self.host}: {frame.message}", frame.retry_ms / 1e3)
         opened = protocol.expect(protocol.Opened, frame)
-        if opened.version != self._version:
-            self.drop()
-            raise VerifierFault(
-                f"{self.host} answered in version {opened.version} of the protocol where "
-                f"{self._version} was agreed on"
-            )
         if opened.vocab_size < n_vocab and opened.vocab_hash != protocol.vocabulary_hash(
             self._tokenizer, opened.vocab_size
         ):

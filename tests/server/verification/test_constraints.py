@@ -25,9 +25,7 @@ ANSWER = {
 
 def begun(options, sessions=None, **begin):
     """Return a device that has sent BEGIN with these options."""
-    device = FakeDevice(sessions or sessions_over(), version=2).begin(
-        PROMPT, options=options, **begin
-    )
+    device = FakeDevice(sessions or sessions_over()).begin(PROMPT, options=options, **begin)
     settle(device.sessions)
     return device
 
@@ -95,7 +93,7 @@ def test_an_answer_that_goes_on_after_a_connection_was_lost():
     device = begun({"regex": "ab*c"})
     device.ask(0, [A, B])
     assert answer(device).accepted >= 1
-    again = FakeDevice(sessions_over(), version=2)
+    again = FakeDevice(sessions_over())
     again.begin([*PROMPT, A, B, B, C], n_prompt=3, options={"regex": "ab*c"})
     again.ask(0)
     assert again.text() == [END]
@@ -105,7 +103,7 @@ def test_output_that_does_not_follow():
     device = begun({"regex": "ab*c"})
     device.ask(0)
     for output in ([B], [A, C, A], [A, END], [A, C, END, A]):
-        again = FakeDevice(device.sessions, version=2)
+        again = FakeDevice(device.sessions)
         again.begin([*PROMPT, *output], n_prompt=3, options={"regex": "ab*c"})
         again.ask(0)
         assert error(again).code == protocol.PROTOCOL
@@ -118,7 +116,7 @@ def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
     device.begin([*PROMPT, B], n_prompt=3, options={"regex": "ab*c"})
     settle(device.sessions)
     assert error(device).code == protocol.PROTOCOL
-    again = FakeDevice(device.sessions, device.session.token, version=2)
+    again = FakeDevice(device.sessions, device.session.token)
     again.context = [*PROMPT, B]
     again.ask(0)
     assert not again.text()
@@ -140,7 +138,7 @@ def test_nothing_of_a_refused_context_is_used_when_the_session_is_resumed():
 def test_options_that_are_refused(options, code, said):
     device = begun(options)
     assert (error(device).code, said in error(device).message) == (code, True), error(device)
-    other = FakeDevice(device.sessions, version=2).begin(PROMPT, options={"choices": '["b"]'})
+    other = FakeDevice(device.sessions).begin(PROMPT, options={"choices": '["b"]'})
     other.ask(0, ahead=1)
     assert other.text() == [B, END]
 
@@ -159,7 +157,7 @@ def test_a_constraint_holds_for_one_context():
     device = begun({"choices": '["b"]'})
     device.begin(PROMPT)
     device.ask(0, ahead=5)
-    plain = FakeDevice(device.sessions, version=2).begin(PROMPT)
+    plain = FakeDevice(device.sessions).begin(PROMPT)
     plain.ask(0, ahead=5)
     assert device.text() == plain.text()
     assert len(device.text()) == 6
@@ -177,12 +175,12 @@ def test_what_is_compiled_beside_the_others():
 def test_only_a_begin_has_options():
     def begin(**options):
         frame = protocol.Begin(1, 0, 0, 3, SamplingParams(), 0, (1, 2, 3), options)
-        return protocol.encode(frame, 2)
+        return protocol.encode(frame)
 
-    assert protocol.options_of(begin(regex="a+"), 2) == {"regex": "a+"}
+    assert protocol.options_of(begin(regex="a+")) == {"regex": "a+"}
     for data in (begin(), begin(regex="a")[:70], b"", b"\x02", "text", b"\x05"):
-        assert protocol.options_of(data, 2) == {}
-    assert protocol.options_of(protocol.encode(protocol.Cancel()), 1) == {}
+        assert protocol.options_of(data) == {}
+    assert protocol.options_of(protocol.encode(protocol.Cancel())) == {}
 
 
 TEXTS = st.one_of(
@@ -202,7 +200,7 @@ def test_random_constraints_end_one_session_at_most():
     @example("regex", "a+")
     @example("regex", "(")
     def run(kind, text):
-        device = FakeDevice(well.sessions, version=2).begin(PROMPT, options={kind: text})
+        device = FakeDevice(well.sessions).begin(PROMPT, options={kind: text})
         device.ask(0, [A, B, END], ahead=3)
         for refused in device.all(protocol.Error):
             assert refused.code in (protocol.CONSTRAINT, protocol.UNSUPPORTED), refused
@@ -248,10 +246,10 @@ def test_options_at_their_extremes_are_followed_or_refused(name, others):
 def test_settings_at_their_extremes_are_followed_or_refused(value):
     mark = {name: 0.1234 + i / 1e4 for i, name in enumerate(PARAMS)}
     frame = protocol.encode(protocol.Begin(
-        1, 0, 0, 3, SamplingParams(**mark, logit_bias={3: 0.4321}), 7, tuple(PROMPT)), 2,
+        1, 0, 0, 3, SamplingParams(**mark, logit_bias={3: 0.4321}), 7, tuple(PROMPT)),
     )  # fmt: skip
     for number in (*mark.values(), 0.4321):
-        device = FakeDevice(sessions_over(), version=2)
+        device = FakeDevice(sessions_over())
         packed = struct.pack("<d", number)
         assert frame.count(packed) == 1
         changed = frame.replace(packed, struct.pack("<d", value))

@@ -39,29 +39,6 @@ def test_taken_over_while_the_first_connection_still_stands():
     assert len(device.text()) <= 1
 
 
-def test_a_frame_keeps_the_version_of_the_connection_that_it_came_over():
-    """Frames are taken together; while the first is handled the second's session is resumed."""
-
-    class First(FakeDevice):
-        meanwhile = None
-
-        def hear(self, data):
-            super().hear(data)
-            if self.meanwhile:
-                self.meanwhile, resume = None, self.meanwhile
-                resume()
-
-    sessions = sessions_over()
-    first, second = First(sessions), FakeDevice(sessions, version=2)
-    first.begin([1, 2, 3])
-    second.begin([4, 5, 6])
-    first.meanwhile = lambda: FakeDevice(sessions, second.session.token, version=1)
-    sessions.step()
-    assert first.meanwhile is None
-    assert second.session.version == 1
-    assert second.session.context.tokens == [4, 5, 6]
-
-
 def test_others_cannot_resume():
     sessions = sessions_over()
     device = FakeDevice(sessions, owner="one")

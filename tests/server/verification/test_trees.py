@@ -15,7 +15,7 @@ RIGHT = plain(PROMPT, 12)
 
 
 def begun(sessions, **params):
-    device = FakeDevice(sessions, version=2).begin(PROMPT, **params)
+    device = FakeDevice(sessions).begin(PROMPT, **params)
     return device
 
 
@@ -80,7 +80,7 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_tree(answered):
     if answered:
         settle(sessions)
     sessions.leave(device.session, device.hear)
-    again = FakeDevice(sessions, device.session.token, version=2)
+    again = FakeDevice(sessions, device.session.token)
     again.context = list(PROMPT)
     if not answered:
         again.begin([], keep=3, checksum=protocol.Context(PROMPT).checksum(3))

@@ -1,6 +1,6 @@
 """The frames of the verification protocol, byte by byte.
 
-`python -m tests.unit.protocol.test_encoding` writes tests/data/protocol_vectors*.json anew.
+`python -m tests.unit.protocol.test_encoding` writes tests/data/protocol_vectors.json anew.
 """
 
 import json
@@ -19,7 +19,7 @@ from edgespec.types import Logprob
 from tests.helpers.selection import share
 
 DATA = Path(__file__).parents[3] / "tests" / "data"
-VECTORS = {1: DATA / "protocol_vectors.json", 2: DATA / "protocol_vectors_2.json"}
+VECTORS = DATA / "protocol_vectors.json"
 TOKEN, HASH = bytes(range(16)), bytes(range(16, 32))
 GREEDY = SamplingParams()
 DRAWN = SamplingParams(
@@ -28,34 +28,15 @@ DRAWN = SamplingParams(
     logprobs=2,
 )  # fmt: skip
 LOGPROBS = (Logprob(-0.5, ((5, -0.5), (151643, -1.25))), Logprob(-2.0))
-OF_VERSION_1 = {
-    "a new session": protocol.Open(1, protocol.NO_TOKEN, 151936, HASH, ""),
-    "a session resumed, a model by name": protocol.Open(1, TOKEN, 49152, HASH, "smollm2-135m"),
-    "a prompt, greedy": protocol.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
-    "a conversation that goes on, all settings": protocol.Begin(
-        300, 3, 0x8BB98613, 4, DRAWN, 2**64 - 1, (16383, 16384)
-    ),
-    "nothing new behind what is there": protocol.Begin(2, 5, 7, 5, GREEDY, 42, ()),
-    "a draft": protocol.Verify(0, 2051, 0xDEADBEEF, 0, (9707, 11, 1879, 0)),
-    "a plain step, 32 more": protocol.Verify(129, 17, 1, 32, ()),
-    "go on up to a round": protocol.More(1000),
-    "stop": protocol.Cancel(),
-    "opened": protocol.Opened(
-        1, TOKEN, 8192, 31, 32, 151936, HASH, "qwen", ((1, 30000), (8, 120000))
-    ),
-    "opened, costs unknown": protocol.Opened(1, TOKEN, 256, 7, 1, 100, HASH, ""),
-    "reading": protocol.Progress(1, 512),
-    "two of a draft accepted": protocol.Answer(0, 2, 151643, 48211),
-    "with log-probabilities": protocol.Answer(3, 1, 0, 1, LOGPROBS),
-    "the context is not known": protocol.Need(0, 0),
-    "busy": protocol.Busy(250, "the cache is full"),
-    "refused": protocol.Error(protocol.VOCABULARY, "größer"),
-}
 OPTIONS = {"": 0, "deep": 2**64 - 1, "off": False, "on": True, "rate": -0.25, "ß": "größer"}
-OF_VERSION_2 = {
+FRAMES = {
     "a new session": protocol.Open(2, protocol.NO_TOKEN, 151936, HASH, ""),
     "a session with options": protocol.Open(2, TOKEN, 49152, HASH, "qwen", OPTIONS),
     "a prompt": protocol.Begin(1, 0, 0, 3, GREEDY, 0, (1, 128, 151643)),
+    "a conversation that goes on, all settings": protocol.Begin(
+        300, 3, 0x8BB98613, 4, DRAWN, 2**64 - 1, (16383, 16384)
+    ),
+    "nothing new after what is there": protocol.Begin(2, 5, 7, 5, GREEDY, 42, ()),
     "a prompt with options": protocol.Begin(1, 0, 0, 1, GREEDY, 0, (1,), {"one": 1, "two": "2"}),
     "an answer that follows a schema": protocol.Begin(
         1, 0, 0, 1, GREEDY, 0, (1,), {"schema": '{"type": "boolean"}'}
@@ -84,100 +65,86 @@ OF_VERSION_2 = {
     "a tree": protocol.Verify(7, 17, 1, 0, (5, 6, 7, 128, 9), (-1, 0, 0, -1, 3)),
     "a tree of 255 nodes": protocol.Verify(8, 17, 1, 0, (5,) * 255, (-1,) * 255),
     "the third node of a tree accepted": protocol.Answer(7, 3, 151643, 48211),
+    "go on up to a round": protocol.More(1000),
+    "stop": protocol.Cancel(),
     "opened": protocol.Opened(
         2, TOKEN, 8192, 31, 32, 151936, HASH, "qwen", ((1, 30000), (8, 120000)), 14
     ),
     "opened, chains only": protocol.Opened(2, TOKEN, 256, 7, 1, 100, HASH, ""),
+    "reading": protocol.Progress(1, 512),
+    "two of a draft accepted": protocol.Answer(0, 2, 151643, 48211),
+    "with log-probabilities": protocol.Answer(3, 1, 0, 1, LOGPROBS),
+    "the context is not known": protocol.Need(0, 0),
+    "busy": protocol.Busy(250, "the cache is full"),
+    "refused": protocol.Error(protocol.VOCABULARY, "größer"),
     "a constraint refused": protocol.Error(protocol.CONSTRAINT, "regex cannot be followed"),
 }
-FRAMES = {1: OF_VERSION_1, 2: OF_VERSION_2}
-ALL = [(frame, version) for version, frames in FRAMES.items() for frame in frames.values()]
-EVERY = pytest.mark.parametrize(
-    ("frame", "version"), ALL,
-    ids=[f"{name}, version {version}" for version, frames in FRAMES.items() for name in frames],
-)  # fmt: skip
+EVERY = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 
 
 @EVERY
-def test_what_is_written_is_read(frame, version):
-    assert protocol.decode(protocol.encode(frame, version), version) == frame
+def test_what_is_written_is_read(frame):
+    assert protocol.decode(protocol.encode(frame)) == frame
 
 
 @EVERY
-def test_every_cut_is_noticed_or_is_a_frame(frame, version):
+def test_every_cut_is_noticed_or_is_a_frame(frame):
     """A frame that ends in token ids may be cut between two of them, and says no more."""
-    data = protocol.encode(frame, version)
+    data = protocol.encode(frame)
     for end in range(len(data)):
         try:
-            found = protocol.decode(data[:end], version)
+            found = protocol.decode(data[:end])
         except VerifierFault:
             continue
-        assert protocol.encode(found, version) == data[:end]
+        assert protocol.encode(found) == data[:end]
         assert isinstance(found, protocol.Begin | protocol.Verify | protocol.Answer)
 
 
 @EVERY
-def test_left_over_bytes(frame, version):
-    data = protocol.encode(frame, version) + b"\0"
+def test_left_over_bytes(frame):
+    data = protocol.encode(frame) + b"\0"
     if hasattr(frame, "ids"):
-        assert protocol.decode(data, version).ids == (*frame.ids, 0)
+        assert protocol.decode(data).ids == (*frame.ids, 0)
     else:
         with pytest.raises(VerifierFault):
-            protocol.decode(data, version)
+            protocol.decode(data)
 
 
 @settings(max_examples=share(10_000), deadline=None)
-@given(st.binary(max_size=80), st.sampled_from([*FRAMES]))
-def test_random_messages(data, version):
-    check_message(data, version)
+@given(st.binary(max_size=80))
+def test_random_messages(data):
+    check_message(data)
 
 
 @settings(max_examples=share(10_000), deadline=None)
-@given(st.sampled_from([(protocol.encode(f, v), v) for f, v in ALL]), st.data())
-def test_damaged_messages(message, data):
-    whole, version = message
+@given(st.sampled_from([protocol.encode(frame) for frame in FRAMES.values()]), st.data())
+def test_damaged_messages(whole, data):
     at = data.draw(st.integers(0, len(whole) - 1))
-    check_message(whole[:at] + data.draw(st.binary(max_size=3)) + whole[at + 1 :], version)
+    check_message(whole[:at] + data.draw(st.binary(max_size=3)) + whole[at + 1 :])
 
 
-def check_message(data, version):
+def check_message(data):
     """Check that it is refused, or means one thing that can be written in one way."""
     try:
-        found = protocol.decode(data, version)
+        found = protocol.decode(data)
     except VerifierFault:
         return
-    again = protocol.decode(protocol.encode(found, version), version)
-    assert protocol.encode(again, version) == protocol.encode(found, version)
+    again = protocol.decode(protocol.encode(found))
+    assert protocol.encode(again) == protocol.encode(found)
     assert repr(again) == repr(found)  # NaN included
-
-
-def test_what_version_1_has_no_field_for_is_not_left_out():
-    tree = protocol.Verify(0, 1, 0, 0, (1, 2), (-1, -1))
-    for frame in (tree, protocol.Open(1, TOKEN, 1, HASH, "", {"a": 1})):
-        with pytest.raises(ValueError, match="version 1 has no"):
-            protocol.encode(frame)
-
-
-def test_frames_that_both_versions_have_are_the_same():
-    changed = protocol.Open | protocol.Opened | protocol.Begin | protocol.Verify
-    for frame in OF_VERSION_1.values():
-        if not isinstance(frame, changed):
-            assert protocol.encode(frame, 2) == protocol.encode(frame, 1)
 
 
 @given(st.lists(st.integers(-1, 254), max_size=40))
 def test_parents(parents):
     """Each is written as one byte; one that is not before its node is refused."""
     frame = protocol.Verify(0, 1, 0, 0, (5,) * len(parents), tuple(parents))
-    data = protocol.encode(frame, 2)
-    assert len(data) == len(protocol.encode(protocol.Verify(0, 1, 0, 0, frame.ids))) + (
-        1 + len(parents)
-    )
+    data = protocol.encode(frame)
+    assert len(data) == len(protocol.encode(protocol.Verify(0, 1, 0, 0, frame.ids))) + len(parents)
     if all(parent < node for node, parent in enumerate(parents)):
-        assert protocol.decode(data, 2) == frame
+        assert protocol.decode(data) == frame
     else:
         with pytest.raises(VerifierFault, match="none before it"):
-            protocol.decode(data, 2)
+            protocol.decode(data)
 
 
 def test_an_option_is_written_whole_or_not_at_all():
@@ -186,12 +153,12 @@ def test_an_option_is_written_whole_or_not_at_all():
 
 
 @EVERY
-def test_options_are_found_without_reading_what_is_behind_them(frame, version):
-    data = protocol.encode(frame, version)
+def test_options_are_found_without_reading_what_follows_them(frame):
+    data = protocol.encode(frame)
     expected = frame.options if isinstance(frame, protocol.Begin) else {}
-    assert protocol.options_of(data, version) == expected
+    assert protocol.options_of(data) == expected
     for end in range(len(data) - len(getattr(frame, "ids", ()))):
-        assert protocol.options_of(data[:end], version) in ({}, expected)
+        assert protocol.options_of(data[:end]) in ({}, expected)
 
 
 @pytest.mark.parametrize(("written", "said"), [
@@ -216,7 +183,9 @@ def test_options_that_are_none(written, said):
     (b"\x04" + b"\xff" * 10, "ten bytes"),
     (b"\x04" + b"\xff" * 9 + b"\x7f", "too large"),
     (b"\x85\x00\x01\xff", "UTF-8"),
-    (b"\x03\x00\x00" + bytes(4) + b"\x00" + b"\xff\xff\xff\xff\x0f", "too large"),
+    (b"\x03\x00\x00" + bytes(4) + b"\x00\x00" + b"\xff\xff\xff\xff\x0f", "too large"),
+    (b"\x01\x01", "version 1 of the protocol came where this program speaks version 2"),
+    (b"\x81\x03", "version 3 of the protocol came"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said(data, said):
     with pytest.raises(VerifierFault, match=said):
@@ -281,17 +250,24 @@ def test_vocabularies_differ_where_an_entry_does():
 
 
 def test_bytes_of_a_step():
-    """At steady state a draft of four tokens of a large vocabulary takes 20 bytes up."""
+    """At steady state a draft of four tokens of a large vocabulary takes 22 bytes up."""
     up = protocol.encode(protocol.Verify(120, 4000, 1, 0, (151_000,) * 4))
     down = protocol.encode(protocol.Answer(120, 4, 151_000, 90_000))
-    assert (len(up), len(down)) == (21, 9)
+    assert (len(up), len(down)) == (22, 9)
 
 
 def vectors():
-    """For other languages: frames as fields and as bytes, and what they are computed with."""
+    """Return for other languages frames as fields and as bytes, and what they are computed with."""
     vocab = ["a", "bc", "", "größer"]
+    draft = protocol.encode(protocol.Verify(0, 1, 0, 0, ()))[:-1]
+    opening = protocol.encode(protocol.Open(2, TOKEN, 1, HASH, ""))[:-1]
     return {
-        **frames_of(1),
+        "version": protocol.VERSION,
+        "subprotocol": protocol.SUBPROTOCOL,
+        "frames": [
+            {"name": name, "frame": written(frame), "hex": protocol.encode(frame).hex()}
+            for name, frame in FRAMES.items()
+        ],
         "checksums": [
             {"ids": ids, "crc32": protocol.Context(ids).checksum(len(ids))}
             for ids in ([], [0], [1, 128, 151643], [2**31 - 1] * 3)
@@ -307,56 +283,30 @@ def vectors():
             },
         ],
         "refused": [
-            data.hex() for data in (b"", b"\x07", b"\x04\x80\x00", b"\x05\x00", b"\x82\x01")
-        ],
-    }  # fmt: skip
-
-
-def vectors_2():
-    """Return what version 2 adds: its frames, and some that are refused."""
-    head = protocol.encode(protocol.Verify(0, 1, 0, 0, ()), 2)[:-1]
-    bad = protocol.encode(protocol.Open(2, TOKEN, 1, HASH, ""))[:-1]
-    return {
-        **frames_of(2),
-        "refused": [
             data.hex()
             for data in (
-                head, head + b"\x02\x00\x02\x05\x06", head + b"\x02\x00", head + b"\x80\x02",
-                bad, bad + b"\x01\x01a\x04", bad + b"\x02\x01b\x00\x00\x01a\x00\x00",
+                b"", b"\x07", b"\x04\x80\x00", b"\x05\x00", b"\x82\x01", b"\x01\x01", b"\x81\x01",
+                draft, draft + b"\x02\x00\x02\x05\x06", draft + b"\x02\x00", draft + b"\x80\x02",
+                opening, opening + b"\x01\x01a\x04", opening + b"\x02\x01b\x00\x00\x01a\x00\x00",
             )
         ],
     }  # fmt: skip
 
 
-def frames_of(version):
-    def plain(value):
-        if isinstance(value, bytes):
-            return value.hex()
-        return {"-inf": True} if value == -math.inf else value
+def written(frame):
+    """Return a frame as JSON has it: of `params` only what travels."""
+    fields = {"type": type(frame).__name__.upper()} | asdict(frame)
+    if "params" in fields:
+        params = {name: fields["params"][name] for name in WIRED}
+        params["logit_bias"] = {str(k): plain(v) for k, v in params["logit_bias"].items()}
+        fields["params"] = params
+    return {name: plain(value) for name, value in fields.items()}
 
-    def written(frame):
-        found = {"type": type(frame).__name__.upper()}
-        for key, value in asdict(frame).items():
-            if version == 1 and key in ("options", "parents", "max_leaves"):
-                continue
-            if key == "params":
-                value = {
-                    name: {str(k): plain(v) for k, v in x.items()} if name == "logit_bias" else x
-                    for name, x in value.items()
-                    if name in WIRED
-                }
-            found[key] = plain(value)
-        return found
 
-    name = next(name for name, number in protocol.SUBPROTOCOLS.items() if number == version)
-    return {
-        "version": version,
-        "subprotocol": name,
-        "frames": [
-            {"name": name, "frame": written(frame), "hex": protocol.encode(frame, version).hex()}
-            for name, frame in FRAMES[version].items()
-        ],
-    }
+def plain(value):
+    if isinstance(value, bytes):
+        return value.hex()
+    return {"-inf": True} if value == -math.inf else value
 
 
 WIRED = (
@@ -365,22 +315,18 @@ WIRED = (
 )  # fmt: skip
 
 
-def as_texts():
-    found = {1: vectors(), 2: vectors_2()}
-    return {v: json.dumps(one, indent=1, ensure_ascii=False) + "\n" for v, one in found.items()}
+def as_text():
+    return json.dumps(vectors(), indent=1, ensure_ascii=False) + "\n"
 
 
-@pytest.mark.parametrize("version", FRAMES)
-def test_the_vectors_in_the_repository(version):
-    text = as_texts()[version]
-    assert VECTORS[version].read_text("utf-8") == text, (
+def test_the_vectors_in_the_repository():
+    assert VECTORS.read_text("utf-8") == as_text(), (
         "run: python -m tests.unit.protocol.test_encoding"
     )
-    for data in json.loads(text)["refused"]:
+    for data in vectors()["refused"]:
         with pytest.raises(VerifierFault):
-            protocol.decode(bytes.fromhex(data), version)
+            protocol.decode(bytes.fromhex(data))
 
 
 if __name__ == "__main__":
-    for number, text in as_texts().items():
-        VECTORS[number].write_text(text, "utf-8")
+    VECTORS.write_text(as_text(), "utf-8")
