@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -84,11 +85,14 @@ def test_greedy_equals_plain(request, smollm2_engine, drafted, text):
 
 @pytest.mark.long("reads long prompts with real weights")
 def test_rejections_and_full_acceptances_both_happen(drafted_engine):
-    done = drafted_engine.generate("The history of the bicycle begins", max_tokens=96)
-    histogram = done.stats.acceptance_histogram
-    assert histogram[0] > 0
-    assert len(histogram) == 5
-    assert histogram[4] > 0
+    """In one of three answers, for what is accepted depends on the rounding of kernels."""
+    accepted = Counter()
+    for text in ("The history of the bicycle begins", "one two three one two", "def add(a, b):"):
+        histogram = drafted_engine.generate(text, max_tokens=96).stats.acceptance_histogram
+        accepted.update(dict(enumerate(histogram)))
+    assert accepted[0] > 0
+    assert accepted[4] > 0
+    assert max(accepted) == 4
 
 
 RULES = ["block", "rejection", "coupled", "deterministic"]
