@@ -129,6 +129,8 @@ def obstacle_to_trees(model: OnnxModel) -> str:
         return "the graph takes no attention_bias and position_ids (edgespec convert --trees)"
     if model.n_ctx < len(_TREE) + 3:
         return "the context is too short"
+    if model.config.batch_invariant:
+        return "sums over a tree's masked places round in another way (batch_invariant)"
     if 0 < window < model.n_ctx:
         return f"its window of {window} tokens may count places in the cache"
     try:
