@@ -75,11 +75,13 @@ def _require(
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
     """Return one or several values of a kind as a tuple. Raises ConfigError for another kind."""
     one = isinstance(values, (kind, Mapping)) or not isinstance(values, Iterable)
-    found = (values,) if one else tuple(values)
-    wrong = [value for value in found if not isinstance(value, kind) or isinstance(value, bool)]
+    all_values = (values,) if one else tuple(values)
+    wrong = [
+        value for value in all_values if not isinstance(value, kind) or isinstance(value, bool)
+    ]
     if wrong:
         raise ConfigError(f"{name} must be several {kind.__name__}, got {wrong[0]!r}")
-    return found
+    return all_values
 
 
 def _paths(name: str, values: Any) -> tuple[str, ...]:

@@ -101,9 +101,11 @@ def fast_cores() -> int:
 
 def _fast_cpus() -> set[int]:
     """Return the numbers of the fast CPUs where Linux tells them from slow ones, else none."""
-    found = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpu_capacity")
+    capacity_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpu_capacity")
     try:
-        capacities = {int(path.parent.name[3:]): int(path.read_text("utf-8")) for path in found}
+        capacities = {
+            int(path.parent.name[3:]): int(path.read_text("utf-8")) for path in capacity_files
+        }
         if capacities:  # ARM: 1024 is the fastest
             return {n for n, of in capacities.items() if of >= _FAST * max(capacities.values())}
         return _numbers(Path("/sys/devices/cpu_core/cpus").read_text("utf-8"))  # Intel's hybrids
@@ -113,11 +115,11 @@ def _fast_cpus() -> set[int]:
 
 def _numbers(text: str) -> set[int]:
     """Return the numbers in a list such as "0-3,8"."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def _siblings(cpu: int) -> str:
@@ -176,11 +178,11 @@ def gpu_driver() -> str:
     """Return what the speed of a GPU depends on beside its name: the version of its driver, of the
     system where that is all there is, and the power mode of a Jetson.
     """
-    found = [platform.release()]
+    facts = [platform.release()]
     for path in ("/proc/driver/nvidia/version", "/var/lib/nvpmodel/status"):
         with contextlib.suppress(OSError):
-            found += Path(path).read_text("utf-8", "replace").splitlines()[:1]
-    return "; ".join(found)
+            facts += Path(path).read_text("utf-8", "replace").splitlines()[:1]
+    return "; ".join(facts)
 
 
 def seen_gpus() -> list[str]:

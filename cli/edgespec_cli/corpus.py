@@ -87,12 +87,12 @@ def list_(as_json: bool) -> None:
     """
     from edgespec.loading import corpora
 
-    found = corpora.stored()
+    entries = corpora.stored()
     if as_json:
         fields = ("kind", "vocabulary", "model", "roots", "n_documents", "n_tokens", "size")
-        rows = [{field: getattr(entry, field) for field in fields} for entry in found]
+        rows = [{field: getattr(entry, field) for field in fields} for entry in entries]
         say_json(rows)
-    elif found:
+    elif entries:
         table(
             ("kind", "for", "tokens", "size", "from"),
             [
@@ -103,11 +103,11 @@ def list_(as_json: bool) -> None:
                     size(e.size),
                     ", ".join(e.roots),
                 )
-                for e in found
+                for e in entries
             ],
             drop=("size", "tokens"),
         )
-    if not found:
+    if not entries:
         say("nothing is kept to draft from; `edgespec corpus add PATH` adds it", err=True)
 
 
@@ -120,8 +120,8 @@ def clear(yes: bool) -> None:
     """
     from edgespec.loading import corpora
 
-    found = corpora.stored()
-    what = f"what is kept to draft from ({size(sum(entry.size for entry in found))})"
+    entries = corpora.stored()
+    what = f"what is kept to draft from ({size(sum(entry.size for entry in entries))})"
     if not yes and not is_terminal(sys.stdin):
         raise click.UsageError(f"no terminal to confirm deleting {what}; add -y")
     if yes or confirm(f"delete {what}?"):

@@ -345,28 +345,28 @@ def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> li
     Raises UsageError with a hint for those that we do not have.
     """
     own = {name for param in command.get_params(ctx) for name in param.opts}
-    found: list[str] = []
+    words: list[str] = []
     prefix = ""  # of the next argument
     for i, word in enumerate(args):
         name, equals, value = word.partition("=")
         ours, _, before = SPELLINGS.get(name, "").partition(" ")
         if word == "--":
-            return found + args[i:]
+            return words + args[i:]
         if prefix or name in own or not word.startswith("-"):
-            found.append(prefix + word)
+            words.append(prefix + word)
             prefix = ""
             if word in _SWITCHES and _is_bare(args[i + 1 :]):
-                found.append(_SWITCHES[word])
+                words.append(_SWITCHES[word])
         elif ours in own:
-            found.append(ours)
-            found += [before + value] if equals else []
+            words.append(ours)
+            words += [before + value] if equals else []
             prefix = "" if equals else before
         elif name in HINTS:
             hint = _OF_COMMANDS.get((command.name, name), HINTS[name])
             raise click.UsageError(f"`edgespec {command.name}` has no {name}: {hint}")
         else:
-            found.append(word)
-    return found
+            words.append(word)
+    return words
 
 
 def _is_bare(following: list[str]) -> bool:

@@ -90,15 +90,15 @@ def _unknown(name: str, files: list[Path]) -> str:
 
 def rows() -> list[tuple[str, str, str, str]]:
     """Return name, model, number of messages and first words of each conversation."""
-    found = []
+    shown = []
     for path in stored():
         if data := read(path):
             said = data["messages"]
             first = said[0]["content"] if said else conversation.unanswered(data)
             begins = " ".join(first.split())
             begins = begins if len(begins) <= 40 else f"{begins[:39]}…"
-            found.append((path.stem, Path(str(data.get("model"))).name, str(len(said)), begins))
-    return found
+            shown.append((path.stem, Path(str(data.get("model"))).name, str(len(said)), begins))
+    return shown
 
 
 def delete(name: str) -> int:

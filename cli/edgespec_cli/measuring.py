@@ -77,23 +77,23 @@ def chosen_questions(params: dict[str, Any]) -> list[Question]:
     from edgespec.bench import workloads
     from edgespec.config import did_you_mean
 
-    found = workloads.spec_bench(params["questions"]) if params["questions"] else []
+    questions = workloads.spec_bench(params["questions"]) if params["questions"] else []
     if params["edge"]:
-        found = [*found, *workloads.edge()]
-    if not found:
+        questions = [*questions, *workloads.edge()]
+    if not questions:
         raise click.UsageError(
             f"{params['questions'] or '--no-edge'} leaves no questions; give a file of them with "
             "--questions"
         )
-    known = sorted({question.category for question in found})
+    known = sorted({question.category for question in questions})
     for category in params["category"]:
         if category not in known:
             raise click.UsageError(
                 f"there are no questions of category {category!r}; {did_you_mean(category, known)}"
             )
     if params["category"]:
-        found = [question for question in found if question.category in params["category"]]
-    return workloads.sample(found, params["per_category"])
+        questions = [question for question in questions if question.category in params["category"]]
+    return workloads.sample(questions, params["per_category"])
 
 
 class Progress:
@@ -327,8 +327,8 @@ def _versions(*models: dict[str, Any]) -> str:
     """Return the versions of edgespec, of what the models run on, and of Python."""
     import edgespec
 
-    found = {"edgespec": edgespec.__version__}
+    versions = {"edgespec": edgespec.__version__}
     for model in models:
-        found |= model.get("versions", {})
-    found["python"] = sys.version.split()[0]
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+        versions |= model.get("versions", {})
+    versions["python"] = sys.version.split()[0]
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -30,8 +30,8 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
         from edgespec import hub
 
         names = [*self._extra, *hub.entries()]
-        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type="file")]
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return items or [CompletionItem(incomplete, type="file")]
 
 
 class StopType(click.ParamType):  # type: ignore[type-arg]

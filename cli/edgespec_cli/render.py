@@ -322,8 +322,8 @@ def console() -> Console:
     """Return what prints tables; lines are not broken unless they go to a terminal."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=10_000)
+    of_terminal = Console(highlight=False)
+    return of_terminal if of_terminal.is_terminal else Console(highlight=False, width=10_000)
 
 
 def table(

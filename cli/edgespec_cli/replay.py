@@ -91,11 +91,11 @@ def replay(
             fixed=fixed,
             progress=progress,
         )
-        found = list(rows)
+        table = list(rows)
     if not as_json:
-        _matrix(found)
+        _matrix(table)
         return
-    for row in found:
+    for row in table:
         say_json(row, indent=None)
 
 
@@ -150,7 +150,7 @@ def record(ctx: click.Context) -> int:
                 progress(done, len(questions))
                 yield from traces.record_question(target, draft, question, params["n_predict"])
 
-        found, code = until_stopped(recording(), line, progress)
-    write_whole(params["output"], traces.packed(found))
-    say(f"{len(found)} answers in {params['output']}", err=True)
+        recorded, code = until_stopped(recording(), line, progress)
+    write_whole(params["output"], traces.packed(recorded))
+    say(f"{len(recorded)} answers in {params['output']}", err=True)
     return code

@@ -217,7 +217,7 @@ def _sessions(
         max_sessions=params["max_sessions"], max_prompt_tokens=params["max_prompt_tokens"]
     )
     try:
-        found = serving(
+        sessions = serving(
             engine,
             name=settings.model,
             n_slots=params["parallel"],
@@ -229,7 +229,7 @@ def _sessions(
         if any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in asked):
             raise
         return None, str(error)
-    return found, ""
+    return sessions, ""
 
 
 def _remembered(given: str | None) -> str:

@@ -22,20 +22,20 @@ def list_(as_json: bool) -> None:
     """
     from edgespec import hub
 
-    found = hub.stored()
+    models = hub.stored()
     if as_json:
         rows = [
             {"name": m.reference, "format": m.format, "size": m.size, "path": str(m.path)}
-            for m in found
+            for m in models
         ]
         say_json(rows)
-    elif found:
+    elif models:
         table(
             ("name", "format", "size", "file"),
-            [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in found],
+            [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in models],
             drop=("file", "format"),
         )
-    if not found:
+    if not models:
         say("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
 
 

@@ -47,19 +47,19 @@ def functions_of(path: Path) -> list[Callable[..., Any]]:
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise click.UsageError(f"{path} fails: {type(error).__name__}: {error}") from None
-    found = [
+    functions = [
         each
         for known, each in vars(module).items()
         if inspect.isfunction(each)
         and each.__module__ == module.__name__
         and not known.startswith("_")
     ]
-    if not found:
+    if not functions:
         raise click.UsageError(f"{path} defines no function whose name begins without _")
-    for each in found:
+    for each in functions:
         if inspect.iscoroutinefunction(each):
             raise click.UsageError(f"{path}: {each.__name__} is async; write it without async")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(functions))
 
 
 @contextmanager
@@ -87,13 +87,13 @@ def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> tuple[l
     Ctrl-C in place of an answer ends the turn, and the second value is True then: neither this call
     nor those after it are run.
     """
-    found: list[str] = []
+    texts: list[str] = []
     try:
         for call in calls:
-            found.append(_result(talk, call))
+            texts.append(_result(talk, call))
     except click.Abort:
-        return found + [_NOT_RUN] * (len(calls) - len(found)), True
-    return found, False
+        return texts + [_NOT_RUN] * (len(calls) - len(texts)), True
+    return texts, False
 
 
 def _result(talk: Conversation, call: edgespec.ToolCall) -> str:

@@ -67,55 +67,57 @@ def tune(ctx: click.Context) -> int:
     if params["busy"]:
         tell_load()
     with told_in_json(params["as_json"]), status() as line:
-        found = edgespec.tune(
+        tuning = edgespec.tune(
             model, budget_s=params["budget"], keep_busy=params["busy"], progress=line.show,
             **arguments,
         )  # fmt: skip
     if params["as_json"]:
-        say_json(found.to_dict())
+        say_json(tuning.to_dict())
     else:
-        _show(found)
-    return FAILURE if found.path is None else 0
+        _show(tuning)
+    return FAILURE if tuning.path is None else 0
 
 
-def _show(found: edgespec.Tuning) -> None:
-    if found.busy and found.profile is None:
+def _show(tuning: edgespec.Tuning) -> None:
+    if tuning.busy and tuning.profile is None:
         say(
-            f"nothing was measured: other programs use {found.others:.1f} cores; stop them and run "
+            f"nothing was measured: other programs use {tuning.others:.1f} cores; stop them and run "
             f"it again, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
         return
-    if found.verdict:
-        say(found.verdict)
+    if tuning.verdict:
+        say(tuning.verdict)
         say()
-    say(f"{found.model}, {found.seconds:.0f} s")
+    say(f"{tuning.model}, {tuning.seconds:.0f} s")
     say()
-    rows = [(c.setting, c.measured, _tried(c), c.why) for c in found.choices]
+    rows = [(c.setting, c.measured, _tried(c), c.why) for c in tuning.choices]
     titles = ("setting", "measured with", "tried: chosen", "why")
     table(titles, rows, drop=("measured with",), wrap=titles[1:])
     say()
-    _show_costs(found)
-    say(f"later loads:   {_later(found)}")
-    if found.refused:
-        say(f"not kept:      the measured times of {found.refused}")
-    if found.left_out:
-        say(f"left out:      {', '.join(found.left_out)}; a longer --budget may have time for more")
-    _show_formats(found)
-    if found.busy:
+    _show_costs(tuning)
+    say(f"later loads:   {_later(tuning)}")
+    if tuning.refused:
+        say(f"not kept:      the measured times of {tuning.refused}")
+    if tuning.left_out:
         say(
-            f"other programs used {found.others:.1f} cores meanwhile: run it again while nothing "
+            f"left out:      {', '.join(tuning.left_out)}; a longer --budget may have time for more"
+        )
+    _show_formats(tuning)
+    if tuning.busy:
+        say(
+            f"other programs used {tuning.others:.1f} cores meanwhile: run it again while nothing "
             f"else is running, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
-    elif found.disturbed:
+    elif tuning.disturbed:
         say("the measured times varied a lot: run it again while nothing else is running", err=True)
 
 
-def _show_costs(found: edgespec.Tuning) -> None:
+def _show_costs(tuning: edgespec.Tuning) -> None:
     """Show what evaluations cost, and what drafts can gain at most."""
-    report = found.to_dict()
-    if found.profile is None:
+    report = tuning.to_dict()
+    if tuning.profile is None:
         return
     _show_widths(report["target"])
     say()
@@ -125,12 +127,12 @@ def _show_costs(found: edgespec.Tuning) -> None:
         f"(drafts of {counted(depth, 'token')}, all accepted)" if depth else
         "lookup drafts: slower than without even if all are accepted"
     )  # fmt: skip
-    say(f"draft model:   {_draft(found, report)}")
+    say(f"draft model:   {_draft(tuning, report)}")
 
 
-def _show_formats(found: edgespec.Tuning) -> None:
+def _show_formats(tuning: edgespec.Tuning) -> None:
     """Compare the files of the model in the number formats that are on disk."""
-    if not found.formats:
+    if not tuning.formats:
         return
     say()
     rows = [
@@ -139,12 +141,12 @@ def _show_formats(found: edgespec.Tuning) -> None:
             f"{one.perplexity:.2f}",
             "–" if one.agreement is None else f"{one.agreement:.0%}",
         )
-        for one in found.formats
+        for one in tuning.formats
     ]  # fmt: skip
     titles = ("file", "size", "ms a token", "ms for 4", "perplexity", "agrees with 16 bits")
     table(titles, rows, drop=("ms for 4", "size"), wrap=titles[-1:])
     say()
-    say(f"recommended:   {found.recommendation}")
+    say(f"recommended:   {tuning.recommendation}")
 
 
 def _tried(choice: edgespec.Choice) -> str:
@@ -172,12 +174,12 @@ def _show_widths(target: dict[str, Any]) -> None:
         say("~: a guess, no measured time: more tokens, or more before them, took less then")
 
 
-def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
+def _draft(tuning: edgespec.Tuning, report: dict[str, Any]) -> str:
     best = report["draft_speedup"]
     if best is None:
         return "none"
     each = report["draft_model"]["ms"][0][0]
-    cost = f"{found.draft or ''} takes {each:.1f} ms a token"
+    cost = f"{tuning.draft or ''} takes {each:.1f} ms a token"
     if not best["depth"]:
         return f"{cost}; slower than without even if all are accepted"
     return (
@@ -186,21 +188,21 @@ def _draft(found: edgespec.Tuning, report: dict[str, Any]) -> str:
     )
 
 
-def _later(found: edgespec.Tuning) -> str:
-    now = ", ".join(f"{name} {value}" for name, value in found.passing.items())
-    kept = _kept(found)
+def _later(tuning: edgespec.Tuning) -> str:
+    now = ", ".join(f"{name} {value}" for name, value in tuning.passing.items())
+    kept = _kept(tuning)
     return f"{kept}; while other programs run as now, {now} automatically" if now else kept
 
 
-def _kept(found: edgespec.Tuning) -> str:
-    if found.busy:
+def _kept(tuning: edgespec.Tuning) -> str:
+    if tuning.busy:
         return "as before: nothing was kept, because other programs were running"
-    chosen = ", ".join(f"{name} {value}" for name, value in found.options.items())
+    chosen = ", ".join(f"{name} {value}" for name, value in tuning.options.items())
     used = chosen or "the defaults"
-    if found.path and found.passing and not chosen:
+    if tuning.path and tuning.passing and not chosen:
         return f"{used}, measured anew when no other program runs"
-    if found.path:
-        return f"{used}; kept in {found.path.parent}"
+    if tuning.path:
+        return f"{used}; kept in {tuning.path.parent}"
     return f"as before: {used} could not be kept. {cannot_keep_costs()}".rstrip()
 
 
@@ -244,8 +246,8 @@ def doctor(ctx: click.Context) -> int:
 
         if params["verifier"]:
             refuse_typed(ctx, ["temp", "budget"], "has no effect with --verifier; leave it out")
-            found = verifier_arguments(params, model_arguments(params))
-            findings = edgespec.diagnose_verifier(**found)
+            arguments = verifier_arguments(params, model_arguments(params))
+            findings = edgespec.diagnose_verifier(**arguments)
             for finding in findings:
                 show(finding)
         else:

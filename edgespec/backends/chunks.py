@@ -27,11 +27,11 @@ def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
         raise ValueError(f"{n_logits} rows of {n_tokens} tokens; at most {most} a call")
     if n_tokens <= able.max_batch:
         return []
-    found, done = [], 0
+    ends, done = [], 0
     while n_tokens - done > able.max_batch:
         done = min(done + able.max_batch, n_tokens - max(1, n_logits))
-        found.append(done)
-    return found
+        ends.append(done)
+    return ends
 
 
 class Pace:

@@ -89,13 +89,13 @@ def only_graph(folder: Path) -> Path:
     """Return the one graph of a folder, of a head the first that guesses. Raises ModelNotFound
     where there are several.
     """
-    found = onnx_files(folder)
+    graphs = onnx_files(folder)
     if os.path.isfile(folder / HEAD):
-        found = [path for path in found if path.name.startswith("head.")][:1] or found[:1]
-    if len(found) > 1:
-        names = ", ".join(str(path.relative_to(folder)) for path in found)
+        graphs = [path for path in graphs if path.name.startswith("head.")][:1] or graphs[:1]
+    if len(graphs) > 1:
+        names = ", ".join(str(path.relative_to(folder)) for path in graphs)
         raise ModelNotFound(f"{folder} has several .onnx files: {names}; give one of them")
-    return found[0]
+    return graphs[0]
 
 
 def split_parts(name: str) -> list[str]:

@@ -25,8 +25,8 @@ def decode_by_levels(
     for depth in range(1, max(depths, default=0) + 1):
         level = [node for node, at in enumerate(depths) if at == depth]
         above = [numbers[parents[node]] for node in level]
-        found = model.grow([tokens[n_before + node] for node in level], above, abort).logits
-        rows[[node + 1 for node in level]] = found
+        grown = model.grow([tokens[n_before + node] for node in level], above, abort).logits
+        rows[[node + 1 for node in level]] = grown
         for node in level:
             numbers[node] = len(numbers) - 1
     return Outputs(rows)

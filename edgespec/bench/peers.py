@@ -157,5 +157,5 @@ class Peer:
             raise EngineMissing(
                 f"{self.mode.name} does not run here; the last it said: {said[-1][:300]}"
             )
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -199,12 +199,14 @@ class Replay:
         return speculate(context, lambda: Costs(profile))
 
     def _fixed(self, setting: Fixed) -> list[Drafter]:
-        found: list[Drafter] = []
+        drafters: list[Drafter] = []
         if setting.lookup:
-            found.append(SuffixDrafter(setting.lookup))
+            drafters.append(SuffixDrafter(setting.lookup))
         if self._draft and setting.p_min is not None:
-            found.append(ModelDrafter(self._draft, VOCAB, p_min=setting.p_min, needs_probs=False))
-        return found
+            drafters.append(
+                ModelDrafter(self._draft, VOCAB, p_min=setting.p_min, needs_probs=False)
+            )
+        return drafters
 
 
 Rates = dict[str, float]  # of each category, the mean of its answers' tokens a second
@@ -225,16 +227,16 @@ def rates(
     """
     if _decides(setting) and len(profiles) > 1:
         raise ValueError(f"{setting} decides by its device: give one profile")
-    found: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
+    by_category: list[dict[str, list[float]]] = [defaultdict(list) for _ in profiles]
     if head:
         profiles = [replace(pair, draft=head.curve(pair.target)) for pair in profiles]
     replay = Replay(profiles[0], setting, head=head, policy=policy)
     for trace in traces:
         if len(trace.output) > 1:
             replay.run(trace)
-            for profile, rate in zip(profiles, found, strict=True):
+            for profile, rate in zip(profiles, by_category, strict=True):
                 rate[trace.category].append(len(trace.output) / replay.seconds_on(profile))
-    return [{c: statistics.mean(values) for c, values in rate.items()} for rate in found]
+    return [{c: statistics.mean(values) for c, values in rate.items()} for rate in by_category]
 
 
 def table(

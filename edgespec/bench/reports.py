@@ -98,10 +98,10 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def conclusions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what speculation gained over all categories, a sentence for each temperature."""
-    found = [row for row in rows if (row["category"], row["mode"]) == ("all", "auto")]
-    several = len(found) > 1
+    of_auto = [row for row in rows if (row["category"], row["mode"]) == ("all", "auto")]
+    several = len(of_auto) > 1
     lines = []
-    for row in (row for row in found if row.get("speedup")):
+    for row in (row for row in of_auto if row.get("speedup")):
         speedup, _, ends = _interval(row).partition(" ")
         where = f"At temperature {row['temperature']:g}: " if several else ""
         lines.append(f"{where}{' '.join([speedup, 'times as fast', ends]).strip()}{_doubt(row)}")

@@ -48,8 +48,8 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     for temperature, mode in dict.fromkeys((temperature, mode) for temperature, _, mode in groups):
         own = [key for key in groups if (key[0], key[2]) == (temperature, mode)]
         members = [answer for key in own for answer in groups[key]]
-        found = _speedups(mode, [pairs[key] for key in own], interval)
-        rows.append(_row(temperature, "all", mode, members) | found)
+        speedups = _speedups(mode, [pairs[key] for key in own], interval)
+        rows.append(_row(temperature, "all", mode, members) | speedups)
     if all(row["joules_per_token"] is None for row in rows):
         for row in rows:
             del row["joules_per_token"]
@@ -114,7 +114,7 @@ def _interval_function() -> Interval | None:
             rows = zip(categories, drawn, strict=True)
             return _geometric_mean([pairs[indices.astype(int)] for pairs, indices in rows])
 
-        found = bootstrap(
+        of_ratio = bootstrap(
             [np.arange(len(pairs)) for pairs in categories],  # pairs stay together
             statistic,
             n_resamples=RESAMPLES,
@@ -122,7 +122,7 @@ def _interval_function() -> Interval | None:
             method="percentile",
             rng=np.random.default_rng(0),
         ).confidence_interval
-        return found.low, found.high
+        return of_ratio.low, of_ratio.high
 
     return interval
 
@@ -167,8 +167,8 @@ def _percentile(ordered: Sequence[float], percent: int) -> float | None:
 
 def _sources(stats: Iterable[Stats]) -> dict[str, dict[str, int]]:
     """Return the counts of every source, added up."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    counters: dict[str, Counter[str]] = defaultdict(Counter)
     for each in stats:
         for name, counts in each.drafts_by_source.items():
-            found[name].update(counts)
-    return {name: dict(counts) for name, counts in found.items()}
+            counters[name].update(counts)
+    return {name: dict(counts) for name, counts in counters.items()}

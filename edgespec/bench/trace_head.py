@@ -179,10 +179,10 @@ class HeadModel(TraceModel, Head):
     def _choices(self, position: int, rank: int) -> list[int]:
         """Return the choices of which the one of this rank is right, others the target's."""
         right, n = self._trace.output[position], len(OTHERS) + 1
-        found = [token for token, _ in self._trace.top[position] if token != right][:n]
-        found += range(n - len(found))
-        found.insert(rank, right)
-        return found[:n]
+        choices = [token for token, _ in self._trace.top[position] if token != right][:n]
+        choices += range(n - len(choices))
+        choices.insert(rank, right)
+        return choices[:n]
 
 
 @functools.cache
@@ -192,5 +192,5 @@ def _confidences(rate: float) -> npt.NDArray[np.float64]:
     rng = np.random.default_rng(0)
     drawn = rng.beta(_CONCENTRATION * mean, _CONCENTRATION * (1 - mean), _N_QUANTILES)
     drawn = np.sort(drawn) * (mean / drawn.mean())
-    found: npt.NDArray[np.float64] = _LEAST + (1 - _LEAST) * np.minimum(drawn, 1)
-    return found
+    confidences: npt.NDArray[np.float64] = _LEAST + (1 - _LEAST) * np.minimum(drawn, 1)
+    return confidences

@@ -64,17 +64,17 @@ def record_question(target: Any, draft: Model, question: Question, n_tokens: int
     """Record all turns of a question that fit the context; `target` has a `tokenizer`."""
     tokenizer: Tokenizer = target.tokenizer
     messages: list[dict[str, str]] = []
-    found = []
+    recorded = []
     for i, turn in enumerate(question.turns):
         messages.append({"role": "user", "content": turn})
         prompt = prompt_of(tokenizer, messages)
         if len(prompt) + n_tokens + AFTER_A_MISS > min(target.n_ctx, draft.n_ctx):
             break
         answer = record(target, draft, prompt, n_tokens, tokenizer.is_eog)
-        found.append(Trace(f"{question.id}.{i + 1}", question.category, prompt, *answer))
+        recorded.append(Trace(f"{question.id}.{i + 1}", question.category, prompt, *answer))
         said = b"".join(map(tokenizer.piece, answer[0])).decode("utf-8", "replace")
         messages.append({"role": "assistant", "content": said})
-    return found
+    return recorded
 
 
 def record(
@@ -107,31 +107,31 @@ def _forced(draft: Model, prompt: Sequence[int], output: Sequence[int]) -> list[
     """Return the draft model's rows at every position of the target's text."""
     draft.truncate(0)
     text, step = [*prompt, *output[:-1]], draft.capabilities.max_rows
-    found: list[Ranked] = []
+    ranked: list[Ranked] = []
     head = len(prompt) - 1
     for i in range(0, head, draft.capabilities.max_batch):
         draft.decode(text[i : min(head, i + draft.capabilities.max_batch)], n_logits=0)
     for i in range(head, len(text), step):
         chunk = text[i : i + step]
         rows = draft.decode(chunk, n_logits=len(chunk)).logits
-        found.extend(_ranked(rows[j], N_DRAFTED) for j in range(len(chunk)))
-    return found
+        ranked.extend(_ranked(rows[j], N_DRAFTED) for j in range(len(chunk)))
+    return ranked
 
 
 def _tails(
     draft: Model, n_prompt: int, output: Sequence[int], rows: Sequence[Ranked]
 ) -> dict[int, list[Ranked]]:
     """Return the rows after each wrong token, from the last to the first."""
-    found: dict[int, list[Ranked]] = {}
+    tails: dict[int, list[Ranked]] = {}
     for i in reversed(range(len(output))):
         token = rows[i][0][0]
         if token != output[i]:
             draft.truncate(n_prompt + i)
-            found[i] = []
+            tails[i] = []
             for _ in range(AFTER_A_MISS):
-                found[i].append(_ranked(draft.decode([token]).logits[0], N_DRAFTED))
-                token = found[i][-1][0][0]
-    return found
+                tails[i].append(_ranked(draft.decode([token]).logits[0], N_DRAFTED))
+                token = tails[i][-1][0][0]
+    return tails
 
 
 def _ranked(row: Row, n: int) -> Ranked:

@@ -89,9 +89,9 @@ class _Line(msgspec.Struct):
 
 
 def _read(lines: Iterable[str]) -> list[Question]:
-    found = []
+    questions = []
     for line in filter(str.strip, lines):
         fields = msgspec.json.decode(line, type=_Line)
         category = "mt_bench" if fields.category in MT_BENCH else fields.category
-        found.append(Question(str(fields.question_id), category, tuple(fields.turns)))
-    return found
+        questions.append(Question(str(fields.question_id), category, tuple(fields.turns)))
+    return questions

@@ -58,8 +58,8 @@ def fastest(path: Path, config: EngineConfig) -> Path:
     """
     from filelock import FileLock
 
-    if found := known(path, config):
-        return found
+    if fastest_copy := known(path, config):
+        return fastest_copy
     if not backends.of(path).requantizable(path):
         keep(_key(path), {"faster": False})  # finding that out means reading the header
         return path
@@ -138,10 +138,10 @@ def _copy_path(path: Path) -> Path:
 def _stamp(copy: Path) -> list[int] | None:
     """Return size and time of a copy, None if there is none (it may have been deleted)."""
     try:
-        found = copy.stat()
+        stat = copy.stat()
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns]
+    return [stat.st_size, stat.st_mtime_ns]
 
 
 def _make(path: Path, copy: Path) -> None:

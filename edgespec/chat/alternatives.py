@@ -38,26 +38,26 @@ class Alternatives:
             return [{}] if schema else []
         if not isinstance(schema, Mapping):
             raise ValueError(f"a schema is a JSON object, got {schema!r:.80}")
-        found = [_checked(schema)]
+        alternatives = [_checked(schema)]
         for choice in self._choices(schema):
             others = [each for part in choice for each in self.of(part, depth + 1)]
-            if len(found) * len(others) > _MOST:
+            if len(alternatives) * len(others) > _MOST:
                 raise _too_many()
-            found = [_both(one, other) for one in found for other in others]
-        return found
+            alternatives = [_both(one, other) for one in alternatives for other in others]
+        return alternatives
 
     def _choices(self, schema: Mapping[str, Any]) -> list[list[Any]]:
         """Return lists of schemas; a value follows one of each."""
-        found = [[self._referred(schema["$ref"])]] if "$ref" in schema else []
+        choices = [[self._referred(schema["$ref"])]] if "$ref" in schema else []
         for name in ("allOf", "anyOf", "oneOf"):
             parts = schema.get(name, [])
             if not isinstance(parts, list):
                 raise ValueError(f"{name} is a list of schemas, got {parts!r:.80}")
             if name == "allOf":
-                found += [[part] for part in parts]
+                choices += [[part] for part in parts]
             elif name in schema:
-                found.append(parts)
-        return found
+                choices.append(parts)
+        return choices
 
     def _referred(self, reference: Any) -> Any:
         for name in DEFINITIONS:
@@ -76,22 +76,22 @@ def _too_many() -> ValueError:
 
 def _checked(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema by itself, without what it refers to and its alternatives."""
-    found = {key: value for key, value in schema.items() if key not in _JOINED}
-    if "const" in found:
-        found["enum"] = [found.pop("const")]
-    if not isinstance(found.get("enum", []), list):
-        raise ValueError(f"enum is a list of values, got {found['enum']!r:.80}")
-    if "type" in found:
-        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
+    checked = {key: value for key, value in schema.items() if key not in _JOINED}
+    if "const" in checked:
+        checked["enum"] = [checked.pop("const")]
+    if not isinstance(checked.get("enum", []), list):
+        raise ValueError(f"enum is a list of values, got {checked['enum']!r:.80}")
+    if "type" in checked:
+        kinds = checked["type"] if isinstance(checked["type"], list) else [checked["type"]]
         if not all(isinstance(each, str) for each in kinds):
-            raise ValueError(f"type is a text or a list of texts, got {found['type']!r:.80}")
-        found["type"] = kinds
+            raise ValueError(f"type is a text or a list of texts, got {checked['type']!r:.80}")
+        checked["type"] = kinds
     for name in ("minLength", "maxLength"):
-        value = found.get(name, 0)
+        value = checked.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name} is a whole number that is not negative, got {value!r:.80}")
-    _check_lengths(found)
-    return found
+    _check_lengths(checked)
+    return checked
 
 
 def _check_lengths(schema: Mapping[str, Any]) -> None:
@@ -112,9 +112,9 @@ _JOINS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return a schema of the values that follow both."""
-    found = one | other
+    both = one | other
     for name, join in _JOINS.items():
         if name in one and name in other:
-            found[name] = join(one[name], other[name])
-    _check_lengths(found)
-    return found
+            both[name] = join(one[name], other[name])
+    _check_lengths(both)
+    return both

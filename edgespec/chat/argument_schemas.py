@@ -43,9 +43,9 @@ def arguments_schema(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
 def value_schema(tool: Tool, key: str, markers: ToolMarkers) -> dict[str, Any]:
     """Return the schema of one argument for llguidance."""
     given = _given(tool)
-    found = dict(given["properties"][key])
-    found |= {name: given[name] for name in DEFINITIONS if name in given}
-    return found | {"x-guidance": _guidance(tool, markers)}
+    schema = dict(given["properties"][key])
+    schema |= {name: given[name] for name in DEFINITIONS if name in given}
+    return schema | {"x-guidance": _guidance(tool, markers)}
 
 
 def _given(tool: Tool) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _guidance(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
 
 def properties(tool: Tool) -> dict[str, Any]:
     """Return the schemas of a tool's arguments by their names."""
-    found = tool.parameters.get("properties", {})
-    return dict(found) if isinstance(found, Mapping) else {}
+    declared = tool.parameters.get("properties", {})
+    return dict(declared) if isinstance(declared, Mapping) else {}
 
 
 def is_required(tool: Tool, key: str) -> bool:
@@ -116,9 +116,9 @@ def choices_of(tool: Tool, key: str) -> dict[str, Any]:
     """Return the only values that an argument can be by the text that is written for each: that
     of texts without quotes, that of others as JSON. Empty if it can be others, or no text.
     """
-    found = [_values(each) for each in _alternatives(tool, key)]
-    values = [value for each in found for value in each or ()]
-    if None in found or not any(isinstance(value, str) for value in values):
+    lists = [_values(each) for each in _alternatives(tool, key)]
+    values = [value for each in lists for value in each or ()]
+    if None in lists or not any(isinstance(value, str) for value in values):
         return {}
     others = {json.dumps(value): value for value in values if not isinstance(value, str)}
     return others | {value: value for value in values if isinstance(value, str)}
@@ -129,9 +129,11 @@ def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
 
     Raises ConfigError if the tool is strict and they are not all that its schema asks for.
     """
-    found = _alternatives(tool, key)
-    free = [each for each in found if _is_free(each)]
-    chosen = [value for each in found for value in _values(each) or () if isinstance(value, str)]
+    alternatives = _alternatives(tool, key)
+    free = [each for each in alternatives if _is_free(each)]
+    chosen = [
+        value for each in alternatives for value in _values(each) or () if isinstance(value, str)
+    ]
     every = [_lengths(each) for each in free] + [(len(text), len(text)) for text in chosen]
     mosts = [most for _, most in every if most is not None]
     every_one = min(least for least, _ in every), max(mosts) if len(mosts) == len(every) else None

@@ -97,8 +97,8 @@ class PairReader:
         return True
 
     def _in_key(self) -> bool:
-        key, found, rest = self._held.partition(self._markers.middle)
-        if not found:
+        key, middle, rest = self._held.partition(self._markers.middle)
+        if not middle:
             return False
         self._held, self._key = rest, key
         self._given += f"{', ' if self._n else '{'}{json.dumps(key, ensure_ascii=False)}: "
@@ -111,17 +111,17 @@ class PairReader:
         return True
 
     def _in_text(self) -> bool:
-        text, rest, found = until(self._markers.closing, self._held)
+        text, rest, ended = until(self._markers.closing, self._held)
         self._held = rest
         self._given += json.dumps(text, ensure_ascii=False)[1:-1]
-        if found:
+        if ended:
             self._given += '"'
             self._step = self._between
-        return found
+        return ended
 
     def _in_choice(self) -> bool:
-        text, found, rest = self._held.partition(self._markers.closing)
-        if not found:
+        text, closing, rest = self._held.partition(self._markers.closing)
+        if not closing:
             return False
         self._held = rest
         self._given += json.dumps(self._choices.get(text, text), ensure_ascii=False)
@@ -129,12 +129,12 @@ class PairReader:
         return True
 
     def _in_value(self) -> bool:
-        text, rest, found = until(self._markers.closing, self._held)
+        text, rest, ended = until(self._markers.closing, self._held)
         self._held = rest
         self._given += text
-        if found:
+        if ended:
             self._step = self._between
-        return found
+        return ended
 
 
 def _is_object(text: str) -> bool:

@@ -61,9 +61,9 @@ def learn_tools(probe: Probe, reasoning: ReasoningMarkers | None) -> ToolMarkers
         raise NotUnderstood("its chat template ignores tools")
     for takes_text in (False, True):
         written = _Written(probe, reasoning, takes_text)
-        found = written.learn()
-        if found:
-            return found
+        markers = written.learn()
+        if markers:
+            return markers
         if not written.wants_text:
             break
     raise NotUnderstood("the form in which its chat template writes calls is not understood")
@@ -86,18 +86,18 @@ class _Written:
         if not call:
             return None
         two = self._text([FIRST, SECOND])
-        found: ToolMarkers | None = _around(call, two)
-        if found and call.pairs:
+        markers: ToolMarkers | None = _around(call, two)
+        if markers and call.pairs:
             empty = self._text([FIRST], {})
-            found = _with_pairs(found, call.pairs, empty) if empty else None
-        elif found:
+            markers = _with_pairs(markers, call.pairs, empty) if empty else None
+        elif markers:
             item, key = _separators(call.arguments)
             if (item + key).strip(" \n\t,:"):
                 return None
-            found = dataclasses.replace(found, item_separator=item, key_separator=key)
-        if not found or max(map(len, (found.closing, found.end))) > _LONGEST:
+            markers = dataclasses.replace(markers, item_separator=item, key_separator=key)
+        if not markers or max(map(len, (markers.closing, markers.end))) > _LONGEST:
             return None
-        return dataclasses.replace(found, takes_text=self._takes_text)
+        return dataclasses.replace(markers, takes_text=self._takes_text)
 
     def _text(self, names: Sequence[str], arguments: Mapping[str, Any] = ARGUMENTS) -> str | None:
         """Return an answer of calls, ids as ID; None if they are not in it."""
@@ -174,8 +174,8 @@ def _with_pairs(markers: ToolMarkers, pairs: tuple[str, str], empty: str) -> Too
     opening = markers.after_name[len(after_name) :]
     if not value_end or not opening or value_end + opening != between:
         return None
-    found = PairMarkers(opening, middle, value_end)
-    return dataclasses.replace(markers, after_name=after_name, closing=closing, pairs=found)
+    pair_markers = PairMarkers(opening, middle, value_end)
+    return dataclasses.replace(markers, after_name=after_name, closing=closing, pairs=pair_markers)
 
 
 # --- several -----------------------------------------------------------------------------------

@@ -32,39 +32,39 @@ def read(text: str) -> Described:
 
 
 def _of_fields(lines: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     name = ""
     for line in lines:
         match = _SPHINX.match(line.strip())
         if match:
             name = match[1]
-            found[name] = match[2].strip()
+            descriptions[name] = match[2].strip()
         elif not line.strip() or line.lstrip().startswith(":"):
             name = ""
         elif name:
-            found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+            descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
+    return descriptions
 
 
 def _of_sections(lines: list[str]) -> dict[str, str]:
     """Return the arguments of the sections about them, Google's or NumPy's."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for at, line in enumerate(lines):
         if not _SECTION.fullmatch(line.strip()) or line.startswith(" "):
             continue
         below = lines[at + 1 :]
         if below and _UNDERLINE.fullmatch(below[0]):
-            found |= _entries(below[1:], _NUMPY, indent=0)
+            descriptions |= _entries(below[1:], _NUMPY, indent=0)
         elif line.rstrip().endswith(":"):
-            found |= _entries(below, _GOOGLE)
-    return found
+            descriptions |= _entries(below, _GOOGLE)
+    return descriptions
 
 
 def _entries(
     lines: list[str], pattern: re.Pattern[str], indent: int | None = None
 ) -> dict[str, str]:
     """Return entries up to the next section; lines that are indented further go on with one."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     name = ""
     for at, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
@@ -77,9 +77,9 @@ def _entries(
         match = pattern.fullmatch(line.strip()) if depth == indent else None
         if match:
             name = match[1]
-            found[name] = match[2].strip() if pattern.groups > 1 else ""
+            entries[name] = match[2].strip() if pattern.groups > 1 else ""
         elif depth == indent:
             break
         elif name:
-            found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+            entries[name] = f"{entries[name]} {line.strip()}".strip()
+    return entries

@@ -91,8 +91,8 @@ class AnswerFormat:
         if options.must_call:
             return []
         thinks = self.reasoning and self.beginning(rendered) == "optional"
-        found = [self.reasoning.begin] if self.reasoning and thinks else []
-        return [*found, self.tools.trigger] if self.tools and options.callable_tools else found
+        begins = [self.reasoning.begin] if self.reasoning and thinks else []
+        return [*begins, self.tools.trigger] if self.tools and options.callable_tools else begins
 
     def reader(self, options: AnswerOptions, rendered: str, *, has_form: bool = False) -> Reader:
         """Return what reads an answer to the prompt `rendered`; has_form: as the grammar has it."""
@@ -108,26 +108,26 @@ class AnswerFormat:
 
     def variables(self, options: AnswerOptions) -> dict[str, Any]:
         """Return what the template is told: its variables, tools and whether to reason."""
-        found = dict(options.template_kwargs)
+        variables = dict(options.template_kwargs)
         switch = self.reasoning.switch if self.reasoning else None
-        if options.reasoning_budget == 0 and switch and switch[0] not in found:
-            found[switch[0]] = switch[1]
+        if options.reasoning_budget == 0 and switch and switch[0] not in variables:
+            variables[switch[0]] = switch[1]
         if options.tools:
-            found["tools"] = [tool.to_dict() for tool in options.tools]
-        return found
+            variables["tools"] = [tool.to_dict() for tool in options.tools]
+        return variables
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return messages as the template reads them: calls and reasoning in the form it wants."""
         return [self._message(message) for message in messages]
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        found = dict(message)
+        rendered = dict(message)
         key = self.reasoning.key if self.reasoning else ""
-        if key and "reasoning_content" in found:
-            found[key] = found.pop("reasoning_content")
-        if found.get("tool_calls"):
-            found["tool_calls"] = [self._call(call) for call in found["tool_calls"]]
-        return found
+        if key and "reasoning_content" in rendered:
+            rendered[key] = rendered.pop("reasoning_content")
+        if rendered.get("tool_calls"):
+            rendered["tool_calls"] = [self._call(call) for call in rendered["tool_calls"]]
+        return rendered
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function = dict(call["function"])
@@ -157,10 +157,10 @@ class AnswerFormat:
 def _object_of(text: str) -> Any:
     """Return arguments as an object; a call that was cut stays text."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return found if isinstance(found, dict) else text
+    return value if isinstance(value, dict) else text
 
 
 @functools.lru_cache(maxsize=8)

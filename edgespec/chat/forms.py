@@ -24,14 +24,14 @@ def told_apart(
     compiled: returns a compiled source of a kind, and what is wrong with it. Raises ConfigError
     where a marker cannot be taken out of the form, or nothing is left.
     """
-    found = [marker for marker in markers if _may_begin(marker, may_begin_with)]
-    if not found:
+    possible = [marker for marker in markers if _may_begin(marker, may_begin_with)]
+    if not possible:
         return source
-    lark = _beginning_otherwise(source, found) if kind == "regex" else ""
+    lark = _beginning_otherwise(source, possible) if kind == "regex" else ""
     if lark and not compiled("answer", lark)[1]:
         return lark
     raise ConfigError(
-        f"{kind} may begin with {found[0]!r:.80}, with which this model begins its reasoning or "
+        f"{kind} may begin with {possible[0]!r:.80}, with which this model begins its reasoning or "
         "calls; give it another beginning"
     )
 

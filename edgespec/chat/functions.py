@@ -83,8 +83,8 @@ def _fitted(function: Callable[..., Any], given: Any) -> dict[str, Any]:
         for name, p in inspect.signature(function).parameters.items()
     ]
     kind = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
-    found = msgspec.convert(given, kind, str_keys=True, dec_hook=_of_pydantic)
-    return {name: getattr(found, name) for name in given}  # the function has its own defaults
+    arguments = msgspec.convert(given, kind, str_keys=True, dec_hook=_of_pydantic)
+    return {name: getattr(arguments, name) for name in given}  # the function has its own defaults
 
 
 def _of_pydantic(kind: Any, value: Any) -> Any:

@@ -145,13 +145,13 @@ class AnswerGrammar:
         assert markers
         if not markers.pairs:
             return f"%json {json.dumps(argument_schemas.arguments_schema(tool, markers))}"
-        found = []
+        arguments = []
         for number, key in enumerate(argument_schemas.properties(tool)):
             opening = self._text(markers.pairs.opening + key + markers.pairs.middle)
             value = self._value(f"value_{index}_{number}", tool, key)
             rule = self._rule(f"pair_{index}_{number}", f"{opening} {value}")
-            found.append(rule if argument_schemas.is_required(tool, key) else f"{rule}?")
-        return " ".join(found)
+            arguments.append(rule if argument_schemas.is_required(tool, key) else f"{rule}?")
+        return " ".join(arguments)
 
     def _value(self, name: str, tool: Tool, key: str) -> str:
         """Return the value of an argument that is written alone, and what closes it."""
@@ -185,15 +185,15 @@ class AnswerGrammar:
 
     def _excluded(self, options: AnswerOptions, thought: bool) -> list[str]:
         """Return expressions of what an answer must not be where it begins with free text."""
-        found = []
+        excluded = []
         if thought and self._reasoning:
-            found.append(_beginning_with(self._reasoning.begin))
+            excluded.append(_beginning_with(self._reasoning.begin))
         if options.tools and self._tools:
             if self._tools.is_bare:
-                found.append(_beginning_with(self._tools.trigger))
+                excluded.append(_beginning_with(self._tools.trigger))
             else:
-                found += self._spelled(all_kinds=not options.callable_tools)
-        return found
+                excluded += self._spelled(all_kinds=not options.callable_tools)
+        return excluded
 
     def _spelled(self, *, all_kinds: bool = False) -> list[str]:
         """Return an expression of the marker of calls, where it is a control token: no text may

@@ -15,7 +15,7 @@ def regular(messages: Iterable[Message]) -> list[Message]:
     the result of a call has the name of its tool, which some templates write.
     """
     called: dict[str, str] = {}
-    found = []
+    history = []
     for message in messages:
         if message["role"] == "developer":
             message = message | {"role": "system"}
@@ -25,8 +25,8 @@ def regular(messages: Iterable[Message]) -> list[Message]:
             name = called.get(message["tool_call_id"])
             message = {k: v for k, v in message.items() if k != "name"}
             message |= {"name": name} if name else {}
-        found.append(message)
-    return found
+        history.append(message)
+    return history
 
 
 class Transcript:

@@ -44,8 +44,8 @@ class LenientTools:
         if tool.strict:
             return tool
         whole = json.dumps(arguments_schema(tool, markers))
-        found = self._followed(owner, tool.name, whole, markers.pairs)
-        return tool if found is None else dataclasses.replace(tool, parameters=found)
+        parameters = self._followed(owner, tool.name, whole, markers.pairs)
+        return tool if parameters is None else dataclasses.replace(tool, parameters=parameters)
 
     def _without(
         self, owner: str, name: str, whole: str, pairs: PairMarkers | None
@@ -77,14 +77,14 @@ class LenientTools:
         arguments = _parts(schema, "properties")
         wrong = [name for name, part in arguments.items() if not writable(part, definitions)]
         left = arguments | {name: {} for name in wrong}
-        found = {**schema, **definitions, **({"properties": left} if left else {})}
-        if not fits(found, {}):
-            found = {**definitions, "type": "object", "properties": left}
-            found = found if fits(found, {}) else {"type": "object"}
-        if found == schema:
+        shorter = {**schema, **definitions, **({"properties": left} if left else {})}
+        if not fits(shorter, {}):
+            shorter = {**definitions, "type": "object", "properties": left}
+            shorter = shorter if fits(shorter, {}) else {"type": "object"}
+        if shorter == schema:
             return None
         logger.info("tool %s: its schema is followed in part: %s", name, wrong or "not as a whole")
-        return found
+        return shorter
 
 
 def _parts(schema: Mapping[str, Any], key: str) -> dict[str, Any]:

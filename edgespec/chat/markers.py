@@ -77,8 +77,8 @@ class ToolMarkers:
     @property
     def trigger(self) -> str:
         """The text that says that a call begins."""
-        found = TAG.match(self.prefix)
-        return found[0] if found else self.prefix
+        tag = TAG.match(self.prefix)
+        return tag[0] if tag else self.prefix
 
     @property
     def is_bare(self) -> bool:

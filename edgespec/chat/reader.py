@@ -100,12 +100,12 @@ class Reader:
 
     def _in_reasoning(self) -> bool:
         assert self._reasoning
-        text, found = self._take_until(self._reasoning.end)
+        text, ended = self._take_until(self._reasoning.end)
         self._think(text)
-        if found:
+        if ended:
             self._strips, self._reasoning = True, None
             self._step = self._at_begin
-        return found
+        return ended
 
     def _in_content(self) -> bool:
         if not self._markers or self._markers.is_bare:
@@ -113,12 +113,12 @@ class Reader:
             self._held = ""
             return False
         trigger = self._markers.trigger
-        text, found = self._take_until(trigger)
+        text, triggered = self._take_until(trigger)
         self._say(text)
-        if found:
+        if triggered:
             self._held = trigger + self._held
             self._step = self._at_call
-        return found
+        return triggered
 
     def _at_call(self) -> bool:
         """Read the beginning of the first of some calls; what is none is text."""
@@ -228,8 +228,8 @@ class Reader:
 
         Without a marker take what cannot belong to one.
         """
-        text, rest, found = until(marker, self._held)
+        text, rest, ended = until(marker, self._held)
         kept = text.rstrip(BLANKS)
         self._blanks = text[len(kept) :]
-        self._held = rest if found else self._blanks + rest
-        return kept, found
+        self._held = rest if ended else self._blanks + rest
+        return kept, ended

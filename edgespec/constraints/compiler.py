@@ -112,9 +112,9 @@ class Constraints:
         """
         encode = functools.partial(self._tokenizer.encode, add_special=False)
         texts = (text for text in self._tokenizer.control_texts() if text in markers)
-        found = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
+        tokens = {text: ids[0] for text in texts if len(ids := encode(text)) == 1}
         ends = self._tokenizer.is_eog
-        return {text: None if ends(token) else token for text, token in found.items()}
+        return {text: None if ends(token) else token for text, token in tokens.items()}
 
     @staticmethod
     def given(params: SamplingParams) -> tuple[str, str] | None:

@@ -48,13 +48,13 @@ def form_of(description: Mapping[str, Any]) -> tuple[str, str]:
 
 def limit_of(description: Mapping[str, Any]) -> Limit | None:
     """Return the limit of reasoning, None if there is none. Raises ConfigError."""
-    found = {name: description.get(f"reasoning_{name}") for name in Limit._fields}
-    if all(value is None for value in found.values()):
+    settings = {name: description.get(f"reasoning_{name}") for name in Limit._fields}
+    if all(value is None for value in settings.values()):
         return None
     for name, (kind, meant) in _LIMIT_FIELDS.items():
-        if type(found[name]) is not kind or found[name] == "":
-            raise ConfigError(f"reasoning_{name} must be {meant}, got {found[name]!r:.80}")
-    return Limit(**found)  # type: ignore[arg-type]
+        if type(settings[name]) is not kind or settings[name] == "":
+            raise ConfigError(f"reasoning_{name} must be {meant}, got {settings[name]!r:.80}")
+    return Limit(**settings)  # type: ignore[arg-type]
 
 
 def _checked(kind: str, given: str) -> str:

@@ -33,18 +33,18 @@ def text_of(schema: Any, what: str = "schema") -> str:
     """Return the JSON schema that a request gave, as text. Raises ConfigError for what is none."""
     if isinstance(schema, str):
         try:
-            found = json.loads(schema)
+            parsed = json.loads(schema)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{what} is no JSON: {error}") from None
     elif isinstance(schema, (Mapping, bool)):
-        found = schema
+        parsed = schema
     else:
-        found = closed(_of_type(schema))
-    if not isinstance(found, (Mapping, bool)):
-        raise ConfigError(f"a schema is a JSON object, got {found!r:.80}")
-    check_bounds(found, what)
+        parsed = closed(_of_type(schema))
+    if not isinstance(parsed, (Mapping, bool)):
+        raise ConfigError(f"a schema is a JSON object, got {parsed!r:.80}")
+    check_bounds(parsed, what)
     try:
-        return json.dumps(found, allow_nan=False)
+        return json.dumps(parsed, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
 
@@ -81,10 +81,10 @@ def _of_type(kind: Any) -> Any:
 def closed(schema: Any) -> Any:
     """Return a schema whose objects have no other fields than those that it names."""
     if isinstance(schema, Mapping):
-        found = {key: closed(value) for key, value in schema.items()}
-        if isinstance(found.get("properties"), Mapping) and found.get("type") == "object":
-            found.setdefault("additionalProperties", False)
-        return found
+        result = {key: closed(value) for key, value in schema.items()}
+        if isinstance(result.get("properties"), Mapping) and result.get("type") == "object":
+            result.setdefault("additionalProperties", False)
+        return result
     return [closed(each) for each in schema] if isinstance(schema, list) else schema
 
 

@@ -62,12 +62,12 @@ class Words:
             return []
 
     def _longest_tokens(self, text: bytes) -> list[int]:
-        found, at = [], 0
+        tokens, at = [], 0
         while at < len(text):
             parts = (text[at : at + n] for n in range(self._longest, 0, -1))
             part = next((part for part in parts if part in self._of_bytes), None)
             if part is None:
                 break
-            found.append(self._of_bytes[part])
+            tokens.append(self._of_bytes[part])
             at += len(part)
-        return found
+        return tokens

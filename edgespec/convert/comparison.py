@@ -45,13 +45,13 @@ def compare(folder: Path, source: Path) -> Comparison:
         rows = _rows_along(model, prompt, greedy)
         own = _greedy(model, prompt, len(greedy))
     width = min(rows.shape[1], logits.shape[1])
-    found, expected = _log_softmax(rows[:, :width]), _log_softmax(logits[:, :width])
+    ours, expected = _log_softmax(rows[:, :width]), _log_softmax(logits[:, :width])
     differing = [i for i, pair in enumerate(zip(own, greedy, strict=True)) if pair[0] != pair[1]]
     return Comparison(
-        agreement=round(float(np.mean(found.argmax(1) == greedy)), 4),
+        agreement=round(float(np.mean(ours.argmax(1) == greedy)), 4),
         greedy_equal=differing[0] if differing else len(greedy),
         n_greedy=len(greedy),
-        divergence=float((np.exp(expected) * (expected - found)).sum(1).mean()),
+        divergence=float((np.exp(expected) * (expected - ours)).sum(1).mean()),
         max_difference=float(abs(rows[:, :width] - logits[:, :width]).max()),
     )
 
@@ -69,12 +69,12 @@ def _rows_along(model: Model, prompt: list[int], greedy: list[int]) -> npt.NDArr
 def _greedy(model: Model, prompt: list[int], n: int) -> list[int]:
     """Return the n greedy tokens that the graph writes after the prompt by itself."""
     model.truncate(0)
-    found: list[int] = []
+    tokens: list[int] = []
     token = int(model.decode(prompt).logits[0].argmax())
-    while len(found) < n:
-        found.append(token)
+    while len(tokens) < n:
+        tokens.append(token)
         token = int(model.decode([token]).logits[0].argmax())
-    return found
+    return tokens
 
 
 def _check_vocabulary(folder: Path, source: Path) -> None:

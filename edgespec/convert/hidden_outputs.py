@@ -49,12 +49,12 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
     missing = [layer for layer in dict.fromkeys(layers) if names[layer] not in there]
     try:
         stream = _Stream(graph)
-        found = {names[layer]: stream.into(layer) for layer in missing}
-        shapes = {name: stream.described(value) for name, value in found.items()}
+        values = {names[layer]: stream.into(layer) for layer in missing}
+        shapes = {name: stream.described(value) for name, value in values.items()}
     except _NotRecognisedError as error:
         return str(error)
     now: dict[str, str] = {}  # by the name that a value had
-    for name, value in found.items():
+    for name, value in values.items():
         _add_output(graph, now.get(value, value), name, *shapes[name])
         now[value] = name
     stream.forget_unused()
@@ -77,7 +77,7 @@ def _add_output(graph: Any, value: str, name: str, kind: int, width: int) -> Non
     else:
         for node in graph.node:
             for names in (node.input, node.output):
-                names[:] = [name if found == value else found for found in names]
+                names[:] = [name if other == value else other for other in names]
     shape = ["batch_size", "sequence_length", width]
     graph.output.append(helper.make_tensor_value_info(name, kind, shape))
 
@@ -120,13 +120,15 @@ class _Stream:
             return self._sums[0]
         if not 0 <= layer < n_layers:
             raise _NotRecognisedError(f"it has {n_layers} layers, so there is no {layer}")
-        found = set(self._values_before(self._keys[layer], self._sums)).intersection(self._sums)
-        if len(found) != 1:
+        candidates = set(self._values_before(self._keys[layer], self._sums)).intersection(
+            self._sums
+        )
+        if len(candidates) != 1:
             raise _NotRecognisedError(
-                f"the keys of layer {layer} are made of {len(found)} sums of layers, and one is "
-                "expected"
+                f"the keys of layer {layer} are made of {len(candidates)} sums of layers, and one "
+                "is expected"
             )
-        return found.pop()
+        return candidates.pop()
 
     def forget_unused(self) -> None:
         """Take back the sums that got a name here and are no output now."""
@@ -220,13 +222,13 @@ class _Stream:
 
 def _new_keys(graph: Any) -> list[str]:
     """Return the outputs that are keys of layers, in the order of the layers."""
-    found = {}
+    keys = {}
     for value in graph.output:
         if match := re.fullmatch(r"\D*\.(\d+)\.(?:\w+\.)?key", value.name):
-            found[int(match[1])] = value.name
-    if sorted(found) != list(range(len(found))) or not found:
+            keys[int(match[1])] = value.name
+    if sorted(keys) != list(range(len(keys))) or not keys:
         raise _NotRecognisedError("no outputs present.0.key, present.1.key and so on were found")
-    return [found[layer] for layer in sorted(found)]
+    return [keys[layer] for layer in sorted(keys)]
 
 
 if __name__ == "__main__":

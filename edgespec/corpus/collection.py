@@ -107,11 +107,11 @@ def make(
     again. Raises ConfigError if there is no text, or more than is taken.
     """
     roots, where = tuple(map(str, located(paths))), vocabulary_folder(tokenizer)
-    found = find(roots)
-    reader = _Reader(tokenizer, where, found.n_bytes, progress)
-    for path, stat in found.files.items():
+    files = find(roots)
+    reader = _Reader(tokenizer, where, files.n_bytes, progress)
+    for path, stat in files.files.items():
         reader.read(path, stat)
-    unreadable = found.unreadable + reader.unreadable
+    unreadable = files.unreadable + reader.unreadable
     if not reader.n_tokens:
         why = f": {listed(unreadable)} cannot be read" if unreadable else ""
         raise ConfigError(f"there is no text in {', '.join(map(str, paths))}{why}")
@@ -124,7 +124,7 @@ def make(
     for old in where.glob(f"{name}-*.i32"):
         if old.name != data:
             delete(old)
-    return Made(made, reader.n_tokenised, found.left_out + reader.left_out, unreadable)
+    return Made(made, reader.n_tokenised, files.left_out + reader.left_out, unreadable)
 
 
 class _Reader:
@@ -185,13 +185,13 @@ class _Reader:
 
     def _tokenised(self, data: bytes) -> np.ndarray:
         """Return the tokens of a file's texts, each with a separator after it."""
-        found: list[np.ndarray] = []
+        parts: list[np.ndarray] = []
         for text in texts_of(data):
             pieces = self._tokenizer.encode_pieces(text, add_special=False, parse_special=False)
-            found += [np.array(ids, np.int32) for ids in pieces]
-            found.append(_END)
-        self.n_tokenised += bool(found)
-        tokens = np.concatenate(found or [_END])
+            parts += [np.array(ids, np.int32) for ids in pieces]
+            parts.append(_END)
+        self.n_tokenised += bool(parts)
+        tokens = np.concatenate(parts or [_END])
         return tokens if (tokens != SEPARATOR).any() else tokens[:0]
 
 
@@ -260,8 +260,8 @@ def named(tokenizer: Tokenizer, paths: Sequence[str | os.PathLike[str]]) -> Suff
 
 def _is_current(collection: Collection, roots: Sequence[str]) -> bool:
     """Return True if no file has come, gone or changed since a collection was made."""
-    found = find(roots).files.items()
-    now = {(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found}
+    files = find(roots).files.items()
+    now = {(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files}
     return now == {(d.path, d.size, d.mtime_ns) for d in collection.documents}
 
 
@@ -291,8 +291,8 @@ def _array(where: Path, collection: Collection | None) -> SuffixArray | None:
 def collections(where: Path) -> Iterator[Collection]:
     """Yield the collections in the folder of a vocabulary."""
     for manifest in kept_files.matching(where, "*.json"):
-        if found := _opened(where, manifest.stem):
-            yield found
+        if opened := _opened(where, manifest.stem):
+            yield opened
 
 
 def _has_size(path: Path, n_tokens: int) -> bool:

@@ -171,7 +171,7 @@ def _messages(text: str) -> list[str]:
         return []
     try:
         saved = json.loads(text)
-        found = [message["content"] for message in saved["messages"]]
+        contents = [message["content"] for message in saved["messages"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
-    return found if all(isinstance(content, str) for content in found) else []
+    return contents if all(isinstance(content, str) for content in contents) else []

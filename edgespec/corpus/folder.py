@@ -21,11 +21,11 @@ def folder() -> Path:
 
 def vocabulary_folder(tokenizer: Tokenizer) -> Path:
     """Return the folder of a vocabulary, which all quantisations of a model share."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for token in itertools.takewhile(tokenizer.vocab_size.__gt__, _ENTRIES):
         text = tokenizer.token_text(token)
-        found.update(len(text).to_bytes(4, "little") + text)
+        digest.update(len(text).to_bytes(4, "little") + text)
     with contextlib.suppress(ValueError):  # a vocabulary that does not have these letters
         ids = tokenizer.encode(_PROBE, add_special=False, parse_special=False)
-        found.update(repr(ids).encode())
-    return folder() / found.hexdigest()[:16]
+        digest.update(repr(ids).encode())
+    return folder() / digest.hexdigest()[:16]

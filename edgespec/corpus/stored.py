@@ -35,7 +35,7 @@ class Stored:
 
 def stored() -> list[Stored]:
     """Return the documents and answers that are kept."""
-    found = []
+    entries = []
     for where in _vocabularies():
         models = set()
         for made in collections(where):
@@ -44,13 +44,13 @@ def stored() -> list[Stored]:
             n_documents = sum(document.n_tokens > 0 for document in made.documents)
             kind = made.name if made.name == ADDED else "named"
             entry = (kind, where.name, made.model, made.roots, n_documents, made.n_tokens, size)
-            found.append(Stored(*entry))
+            entries.append(Stored(*entry))
         journal = where / JOURNAL
         if journal.exists():
             size = journal.stat().st_size
             model = ", ".join(sorted(models - {""}))
-            found.append(Stored("answers", where.name, model, (), 0, size // 4 - 2, size))
-    return found
+            entries.append(Stored("answers", where.name, model, (), 0, size // 4 - 2, size))
+    return entries
 
 
 def clear() -> int:

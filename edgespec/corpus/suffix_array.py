@@ -55,17 +55,17 @@ class SuffixArray:
         """Return the places of the longest end of `ending` that the text has, of those of 3, 4, 5,
         6, 8, 11 and 16 tokens and at most `most`; NO_MATCH if it has none of them.
         """
-        found = NO_MATCH
+        longest = NO_MATCH
         lengths = [length for length in _LENGTHS if length <= min(most, len(ending))]
         least, end = 0, len(lengths)
         while least < end:
             middle = (least + end) // 2
             wanted = list(ending[len(ending) - lengths[middle] :])
             if match := self._places(wanted):
-                found, least = match, middle + 1
+                longest, least = match, middle + 1
             else:
                 end = middle
-        return found
+        return longest
 
     def narrow(self, match: Match, token: int) -> Match:
         """Return those places of a match where `token` follows."""
@@ -171,5 +171,5 @@ def _sorted(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
 def _at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the tokens at these places, counted from 0 for SEPARATOR, which follows the end."""
     inside = places < len(tokens)
-    found = tokens[np.where(inside, places, 0)].astype(np.int64) + 1
-    return np.where(inside, found, 0)
+    values = tokens[np.where(inside, places, 0)].astype(np.int64) + 1
+    return np.where(inside, values, 0)

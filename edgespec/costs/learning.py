@@ -78,9 +78,9 @@ class ModelCurve:
         be on a CPU, is used and not kept.
         """
         wanted = self.curve is None or self._is_passing
-        found = kept_curve(self.model, quiet=self._is_passing) if wanted else None
-        self.curve = found or self.curve
-        if found or self.complete:
+        kept = kept_curve(self.model, quiet=self._is_passing) if wanted else None
+        self.curve = kept or self.curve
+        if kept or self.complete:
             return True
         while not _MEASURING.acquire(timeout=0.05):
             if abort():
@@ -110,12 +110,12 @@ class ModelCurve:
         logger.info("measuring %s on this device", label(self.model.path))
         meter = LoadMeter()
         if self.curve and not self._is_passing:
-            found = lengthened(self.model, self.curve, abort)
+            curve = lengthened(self.model, self.curve, abort)
         else:
-            found = self._measurement.curve() if self._measurement.run(abort) else None
+            curve = self._measurement.curve() if self._measurement.run(abort) else None
         load = meter.look()
         self._busy |= _is_disturbed(self.model, load)
-        return found
+        return curve
 
 
 def _is_disturbed(model: FileModel, load: Load | None) -> bool:
@@ -206,10 +206,10 @@ def learning(
             return None
         kept_as = target.kept_as and tuple(key for curve in curves for key in curve.kept_as)
         drafting = draft.curve if draft else None
-        found = Profile(target.curve, drafting, kept_as=kept_as, replans=target.replans)
+        both = Profile(target.curve, drafting, kept_as=kept_as, replans=target.replans)
         if head is None or head.tapping is None or head.growing is None:
-            return found
-        return replace(found, tapping=head.tapping, growing=head.growing)
+            return both
+        return replace(both, tapping=head.tapping, growing=head.growing)
 
     costs = Costs(profile())
     if all(curve.complete for curve in curves):

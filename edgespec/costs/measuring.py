@@ -274,12 +274,12 @@ def _is_tapped(model: Model) -> bool:
     """Return whether evaluations give hidden states now."""
     n_past, can_truncate = model.n_past, model.capabilities.truncate
     state = None if can_truncate else model.checkpoint()
-    found = model.decode([0]).hidden is not None
+    tapped = model.decode([0]).hidden is not None
     if can_truncate:
         model.truncate(n_past)
     else:
         model.restore(state)
-    return found
+    return tapped
 
 
 @contextlib.contextmanager

@@ -80,10 +80,10 @@ class _Ratios:
 
     def copy(self) -> _Ratios:
         """Return a copy that does not follow this one."""
-        found = copy.copy(self)
-        found.plain, found.wide = copy.copy(self.plain), copy.copy(self.wide)
-        found.draft, found.plain_seen = copy.copy(self.draft), copy.copy(self.plain_seen)
-        return found
+        other = copy.copy(self)
+        other.plain, other.wide = copy.copy(self.plain), copy.copy(self.wide)
+        other.draft, other.plain_seen = copy.copy(self.draft), copy.copy(self.plain_seen)
+        return other
 
 
 class Costs:

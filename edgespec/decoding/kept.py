@@ -239,5 +239,5 @@ def _stamps(models: Sequence[Path | Callable[[], str] | None]) -> list[list[list
 
 
 def _stamp(path: Path) -> list[list[Any]]:
-    found = [(part.name, part.stat()) for part in files.parts(path)]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
+    stats = [(part.name, part.stat()) for part in files.parts(path)]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

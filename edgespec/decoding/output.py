@@ -89,9 +89,9 @@ class Output:
 
     def _release(self) -> str:
         """Return the text that is certain to stay; end the answer at a stop string."""
-        found = [(self._held.index(stop), stop) for stop in self._params.stop if stop in self._held]
-        if found:
-            at, self.stop_reason = min(found)
+        stops = [(self._held.index(stop), stop) for stop in self._params.stop if stop in self._held]
+        if stops:
+            at, self.stop_reason = min(stops)
             self.finish_reason = "stop"
         else:
             at = len(self._held) - max(

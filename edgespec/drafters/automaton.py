@@ -69,16 +69,16 @@ class SuffixAutomaton:
                 if token == SEPARATOR
                 else [(token, max(1, min(self._count[after], times)), times)]
             )
-        found = sorted(
+        entries = sorted(
             (-self._count[after], -self._end[after], token)
             for token, after in self._next[state].items()
             if token != SEPARATOR
         )
-        if found:
-            latest = min(found, key=lambda entry: entry[1])
-            found.remove(latest)
-            found.insert(0, latest)
-        return [(token, max(1, min(-count, times)), times) for count, _, token in found[:limit]]
+        if entries:
+            latest = min(entries, key=lambda entry: entry[1])
+            entries.remove(latest)
+            entries.insert(0, latest)
+        return [(token, max(1, min(-count, times)), times) for count, _, token in entries[:limit]]
 
     def shorter(self, state: int) -> tuple[int, int]:
         """Return (state, length) of the longest shorter ending that occurred in more places."""

@@ -41,15 +41,15 @@ class Calibration:
 
     def probs(self, evidence: Iterable[Evidence], least: float = 0.0) -> list[tuple[int, float]]:
         """Return guesses of one token with their probabilities; few below `least`."""
-        found: list[tuple[int, float]] = []
+        probs: list[tuple[int, float]] = []
         left = 1.0
         for token, kind, prior in evidence:
-            prob = self.estimate(kind, prior * left if found else prior)
-            found.append((token, prob))
+            prob = self.estimate(kind, prior * left if probs else prior)
+            probs.append((token, prob))
             left = max(left - prob, 0.02)
             if left < least:
                 break
-        return found
+        return probs
 
     def observe_all(self, evidence: Iterable[Evidence], token: int) -> bool:
         """Learn which guess was right, and return whether it was the first."""
@@ -61,8 +61,8 @@ class Calibration:
 
     def learned(self) -> list[tuple[Hashable, float, float]]:
         """Return (kind, hits, observations) for JSON, of the kinds that were observed most."""
-        found = sorted(self._seen.items(), key=lambda entry: -entry[1][1])
-        return [(kind, hits, n) for kind, (hits, n) in found[:_MOST_KINDS]]
+        most_seen = sorted(self._seen.items(), key=lambda entry: -entry[1][1])
+        return [(kind, hits, n) for kind, (hits, n) in most_seen[:_MOST_KINDS]]
 
     def relearn(self, state: Sequence[Sequence[Any]]) -> None:
         """Take what `learned` returned: older than all that is observed from now on.

@@ -90,12 +90,12 @@ class Confidence:
 
     def split(self, choices: Choices) -> list[float]:
         """Return the acceptance probability of each of the choices after one text."""
-        found = [self.probs[choices.confidence]]
-        left = 1 - found[0]
+        shares = [self.probs[choices.confidence]]
+        left = 1 - shares[0]
         for kind in choices.kinds:
-            found.append(left * self._calibration.estimate(kind, _OTHERS[kind[2]]))
-            left -= found[-1]
-        return found
+            shares.append(left * self._calibration.estimate(kind, _OTHERS[kind[2]]))
+            left -= shares[-1]
+        return shares
 
     def observe_choices(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
         """Learn from the token that came, drafted or not. Any of the choices can be accepted."""

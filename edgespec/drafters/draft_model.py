@@ -304,10 +304,10 @@ class ModelDrafter(Drafter):
         if k == 1 and not self._needs_probs:
             return Choices((self._sampler.argmax(row, path),), _CERTAIN), 1.0, None
         shares, left = [], 1.0
-        for token, prob in (found := self._sampler.likeliest_few(row, k, path)):
+        for token, prob in (likeliest := self._sampler.likeliest_few(row, k, path)):
             shares.append((token, prob / left))
             left = max(left - prob, 1e-9)
-        return choices_of("likeliest", shares, found[0][1]), found[0][1], None
+        return choices_of("likeliest", shares, likeliest[0][1]), likeliest[0][1], None
 
     def _catch_up(self, path: Sequence[int]) -> list[int]:
         """Align the cache with the text and a path and return the tokens still to be evaluated."""

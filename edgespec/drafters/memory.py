@@ -132,13 +132,13 @@ class MemoryDrafter(MatchDrafter):
 
     def _stepped(self, state: State, token: int, least: int) -> State:
         ending = (*state.ending, token)[-_CONTEXT:]
-        found = []
+        matches = []
         for array, match in zip(self._arrays, state.matches, strict=True):
             longer = array.narrow(match, token)
             if not longer.length:
                 longer = array.find(ending, max(match.length, least))
-            found.append(longer)
-        return State(ending, tuple(found))
+            matches.append(longer)
+        return State(ending, tuple(matches))
 
     def accept(self, verified: Verified) -> None:
         """Read the emitted tokens, and learn which of the guesses were right."""
@@ -171,10 +171,10 @@ def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[S
         return []
     paths = config.draft_corpus
     if paths is None:
-        found = collection.added(tokenizer)
+        named = collection.added(tokenizer)
     else:
-        found = collection.named(tokenizer, paths) if paths else None
-    return [found] if found else []
+        named = collection.named(tokenizer, paths) if paths else None
+    return [named] if named else []
 
 
 def _answers(

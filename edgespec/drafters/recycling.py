@@ -42,8 +42,8 @@ class Successors:
 
     def of(self, token: int) -> list[int]:
         """Return the packed guesses after a token, 0 for none."""
-        found: list[int] = self._table[token].tolist() if token < len(self._table) else []
-        return found
+        successors: list[int] = self._table[token].tolist() if token < len(self._table) else []
+        return successors
 
     def see(self, token: int, row: Row) -> None:
         """Take the successors of a token from the logits after it."""

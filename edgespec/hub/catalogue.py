@@ -178,13 +178,13 @@ def parse(text: str, where: str) -> Entry:
         values = msgspec.toml.decode(text)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{where} is not TOML: {error}") from error
-    found = convert(values, Entry, where)
-    for number, file in enumerate(found.files):
+    entry = convert(values, Entry, where)
+    for number, file in enumerate(entry.files):
         _check(file, f"{where}: files[{number}]")
-    for number, head in enumerate(found.heads):
+    for number, head in enumerate(entry.heads):
         _check_head(head, f"{where}: heads[{number}]")
-    _check_sampling(found.sampling, f"{where}: sampling")
-    return found
+    _check_sampling(entry.sampling, f"{where}: sampling")
+    return entry
 
 
 def _check_sampling(sampling: dict[str, int | float], where: str) -> None:
@@ -229,14 +229,14 @@ def load() -> dict[str, Entry]:
     """Read models/*.toml: entries by name, sorted."""
     from importlib.resources import files
 
-    found: dict[str, Entry] = {}
+    by_name: dict[str, Entry] = {}
     for file in files("edgespec_models").iterdir():
         if file.name.endswith(".toml"):
             item = parse(file.read_text(encoding="utf-8"), f"models/{file.name}")
             if item.name != file.name.removesuffix(".toml"):
                 raise ConfigError(f"models/{file.name}: its name is {item.name!r}; rename one")
-            found[item.name] = item
-    return dict(sorted(found.items()))
+            by_name[item.name] = item
+    return dict(sorted(by_name.items()))
 
 
 def entries() -> dict[str, Entry]:

@@ -104,8 +104,8 @@ def choices(reference: str) -> Choice | None:
     """Return the models of the repository that a reference names, and the one that `pull` takes;
     None if the reference names no repository. Asks the hub; raises as `pull` does.
     """
-    found = locate(reference, None)
-    return chosen(found) if isinstance(found, Repository) else None
+    place = locate(reference, None)
+    return chosen(place) if isinstance(place, Repository) else None
 
 
 def _offline(file: ModelFile | Repository, reference: str) -> DownloadError:

@@ -64,10 +64,10 @@ def head_repository(reference: str, token: str | None = None) -> HeadRepository 
     Raises ModelNotFound for a checkpoint that is not whole, DownloadError if the hub does not
     answer.
     """
-    found = locate(reference, None)
-    if not isinstance(found, Repository) or found.tag:
+    repository = locate(reference, None)
+    if not isinstance(repository, Repository) or repository.tag:
         return None
-    sizes = hub_client.sizes(found.repo, found.revision, token)
+    sizes = hub_client.sizes(repository.repo, repository.revision, token)
     if any(name.lower().endswith(SUFFIXES) for name in sizes):
         return None
     weights = _weights(sizes)
@@ -75,16 +75,16 @@ def head_repository(reference: str, token: str | None = None) -> HeadRepository 
         if not weights:
             return None
         raise ModelNotFound(
-            f"{found.repo} has weights ({weights[0]}) and no {CONFIG}, so nothing says what they "
-            "are; give a repository with both"
+            f"{repository.repo} has weights ({weights[0]}) and no {CONFIG}, so nothing says what "
+            "they are; give a repository with both"
         )
     if not weights:
         raise ModelNotFound(
-            f"{found.repo} has a {CONFIG} and no weights that can be read (one of "
+            f"{repository.repo} has a {CONFIG} and no weights that can be read (one of "
             f"{', '.join(_WEIGHTS)}); give a repository with both"
         )
     wanted = [CONFIG, *(name for name in (_CARD,) if name in sizes), *weights]
-    return HeadRepository(found, {name: sizes[name] for name in wanted})
+    return HeadRepository(repository, {name: sizes[name] for name in wanted})
 
 
 def _weights(sizes: Mapping[str, int]) -> list[str]:
@@ -94,17 +94,17 @@ def _weights(sizes: Mapping[str, int]) -> list[str]:
             shards = sorted(filter(_SHARD.fullmatch, sizes)) if name == _INDEX else []
             return [name, *shards]
     for suffix in _SUFFIXES:
-        found = [name for name in sizes if name.endswith(suffix) and "/" not in name]
-        if len(found) == 1:
-            return found
+        weights = [name for name in sizes if name.endswith(suffix) and "/" not in name]
+        if len(weights) == 1:
+            return weights
     return []
 
 
 def checkpoint_on_disk(reference: str) -> Path | None:
     """Return the folder of a head's checkpoint that was fetched, None where there is none."""
-    found = locate(reference, None)
-    if isinstance(found, Repository) and os.path.isfile(checkpoint_folder(found) / CONFIG):
-        return checkpoint_folder(found)
+    place = locate(reference, None)
+    if isinstance(place, Repository) and os.path.isfile(checkpoint_folder(place) / CONFIG):
+        return checkpoint_folder(place)
     return None
 
 
@@ -177,8 +177,8 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 def targets_of(reference: str) -> list[str]:
     """Return the models of the catalogue that a head of the hub was trained for."""
-    found = locate(reference, None)
-    if not isinstance(found, Repository):
+    place = locate(reference, None)
+    if not isinstance(place, Repository):
         return []
     entries = catalogue.load().values()
-    return [e.name for e in entries if any(h.repo == found.repo and not h.file for h in e.heads)]
+    return [e.name for e in entries if any(h.repo == place.repo and not h.file for h in e.heads)]

@@ -77,8 +77,8 @@ def search(name: str, timeout_s: float = 3.0) -> list[str]:
     import huggingface_hub
 
     def ask() -> list[str]:
-        found = huggingface_hub.list_models(search=name, filter="gguf", sort="downloads", limit=5)
-        return [model.id for model in found]
+        models = huggingface_hub.list_models(search=name, filter="gguf", sort="downloads", limit=5)
+        return [model.id for model in models]
 
     return [] if is_off() else _within(timeout_s, ask) or []
 

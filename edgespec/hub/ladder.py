@@ -85,9 +85,9 @@ def _reference(entry: Entry, file: ModelFile) -> str:
 def picks(places: Sequence[Place], use: Use = "chat") -> list[Pick]:
     """Return the recommended models that fit a device and are fast enough there, the best first."""
     recommended = [e for e in catalogue.load().values() if e.recommended and e.use == use]
-    found = (pick(entry, _smallest(entry), places) for entry in recommended)
+    possible = (pick(entry, _smallest(entry), places) for entry in recommended)
     return sorted(
-        (each for each in found if each and each.is_fast_enough),
+        (each for each in possible if each and each.is_fast_enough),
         key=lambda each: each.entry.parameters,
         reverse=True,
     )
@@ -106,20 +106,20 @@ def advice(places: Sequence[Place]) -> list[tuple[str, str, str]]:
     """Return the references of the models to take on a device, what each is good at, and what it
     takes there.
     """
-    found = [(each.reference, each.entry.description, each.about) for each in to_take(places)]
+    rows = [(each.reference, each.entry.description, each.about) for each in to_take(places)]
     fallback = catalogue.entry(catalogue.fallback_model)
-    return found or [(fallback.name, fallback.description, "nothing better fits this device")]
+    return rows or [(fallback.name, fallback.description, "nothing better fits this device")]
 
 
 def usable_on_disk(places: Sequence[Place], uses: Iterable[Use] = ("chat",)) -> list[Pick]:
     """Return the models on this disk that are for such a use and fit its memory, the best first."""
-    found = [
+    on_disk = [
         pick(entry, file, places)
         for entry in catalogue.load().values()
         if entry.use in uses
         for file in _files_on_disk(entry)
     ]
-    there = [each for each in found if each]
+    there = [each for each in on_disk if each]
     return sorted(there, key=lambda each: (each.entry.parameters, each.size), reverse=True)
 
 

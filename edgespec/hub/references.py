@@ -35,8 +35,8 @@ def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = Non
     Raises ModelNotFound for what is neither a file nor a name, ConfigError for a
     quantisation given twice or beside a reference that is one file already.
     """
-    found = locate(reference, quantisation)
-    return found if isinstance(found, Path) else on_disk(found)
+    place = locate(reference, quantisation)
+    return place if isinstance(place, Path) else on_disk(place)
 
 
 def locate(

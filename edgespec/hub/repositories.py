@@ -84,8 +84,8 @@ def chosen(repository: Repository, token: str | None = None) -> Choice:
 
 
 def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[RepositoryFile]:
-    if found := models_in(sizes):
-        return found
+    if models := models_in(sizes):
+        return models
     if graphs := [name for name in sizes if has_folder(name)][:3]:
         names = ", ".join(f"hf:{repository.repo}/{name}" for name in graphs)
         raise ModelNotFound(f"{repository.repo} has no GGUF file; name an ONNX graph: {names}")
@@ -103,13 +103,13 @@ def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
     """Return the whole GGUF models among files, smallest first; parts of a split one are one, and
     heads are none.
     """
-    found = []
+    models = []
     for name in filter(is_model, sizes):
         parts = split_parts(name) or [name]
         if name == parts[0] and all(part in sizes for part in parts):
             size = sum(sizes[part] for part in parts)
-            found.append(RepositoryFile(name, quantisation_of(name), size))
-    return sorted(found, key=lambda model: (model.size, model.file))
+            models.append(RepositoryFile(name, quantisation_of(name), size))
+    return sorted(models, key=lambda model: (model.size, model.file))
 
 
 def is_model(name: str) -> bool:

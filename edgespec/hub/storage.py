@@ -35,13 +35,13 @@ def has_size(path: Path, size: int | None, otherwise: str = "it is not used") ->
     otherwise: what the log says of a file with another number.
     """
     try:
-        found = path.stat().st_size
+        n_bytes = path.stat().st_size
     except OSError:
         return False
     if not os.path.isfile(path):
         return False
-    if size is not None and found != size:
-        _warn_once(f"{path} has {found} bytes, expected {size}; {otherwise}")
+    if size is not None and n_bytes != size:
+        _warn_once(f"{path} has {n_bytes} bytes, expected {size}; {otherwise}")
         return False
     return True
 
@@ -122,8 +122,8 @@ def verify_or_delete(
         if not os.path.isfile(path):
             raise
         delete(path)
-        found = str(error).rpartition(";")[0]
+        why = str(error).rpartition(";")[0]
         raise DownloadError(
-            f"{found}; it was deleted. Pull again; if it stays so, the source does not have the "
+            f"{why}; it was deleted. Pull again; if it stays so, the source does not have the "
             "file that it should have"
         ) from None

@@ -46,19 +46,19 @@ class StoredModel:
 
 def stored() -> list[StoredModel]:
     """Return the whole models on this disk, by reference. No network is used."""
-    found = {model.path: model for model in (*_own(), *_cached())}
-    return sorted(found.values(), key=lambda model: model.reference)
+    by_path = {model.path: model for model in (*_own(), *_cached())}
+    return sorted(by_path.values(), key=lambda model: model.reference)
 
 
 def cached_model(repository: Repository) -> Path | None:
     """Return the model of a repository that is in the hub's cache, the most sensible of several."""
-    found = {
+    models = {
         RepositoryFile(file, quantisation_of(file), size_of(path)): path
         for repo, revisions, file, path in _in_cache()
         if repo == repository.repo and repository.revision in revisions and is_model(file)
     }
     with contextlib.suppress(ModelNotFound):  # none has that tag
-        return found[choose(found, repository)] if found else None
+        return models[choose(models, repository)] if models else None
     return None
 
 
@@ -97,8 +97,8 @@ def _own() -> Iterator[StoredModel]:
 
 def _graphs(folder: Path) -> list[Path]:
     """Return the models in a folder; of a head, whose graphs belong together, one of them."""
-    found = kept_files.matching(folder, "*.onnx", "onnx/*.onnx")
-    return [only_graph(folder)] if found and os.path.isfile(folder / HEAD) else found
+    graphs = kept_files.matching(folder, "*.onnx", "onnx/*.onnx")
+    return [only_graph(folder)] if graphs and os.path.isfile(folder / HEAD) else graphs
 
 
 def _cached() -> Iterator[StoredModel]:
@@ -126,14 +126,14 @@ def _names() -> dict[str, tuple[str, str]]:
     """Return name and quantisation of each file in the catalogue, by its place in our folder and
     by its place at the hub.
     """
-    found: dict[str, tuple[str, str]] = {}
+    by_path: dict[str, tuple[str, str]] = {}
     for entry in catalogue.load().values():
         for number, file in enumerate(entry.files):
             name = f"{entry.name}:{file.quantisation}" if number else entry.name
             places = [file.filename]
             places += [f"{s.repo}/{s.file}" for s in file.sources if isinstance(s, HubSource)]
-            found |= dict.fromkeys(places, (name, file.quantisation))
-    return found
+            by_path |= dict.fromkeys(places, (name, file.quantisation))
+    return by_path
 
 
 def _in_cache() -> Iterator[tuple[str, set[str], str, Path]]:

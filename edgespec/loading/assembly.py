@@ -79,12 +79,12 @@ def _entries(context: DrafterContext) -> list[drafters.Entry]:
     """Return the drafters that are asked for, without one that lacks its draft model or has nothing
     to remember, and with "auto" without those for trees that the target does not evaluate.
     """
-    found = drafters.chosen(context.config.method)
-    found = [e for e in found if e.name != "memory" or context.config.has_memory]
+    entries = drafters.chosen(context.config.method)
+    entries = [e for e in entries if e.name != "memory" or context.config.has_memory]
     if context.config.method == "auto" and context.max_leaves == 1:
-        found = [entry for entry in found if not entry.trees]
-    without = [entry for entry in found if not entry.uses_model]
-    return found if context.draft_model or not without else without
+        entries = [entry for entry in entries if not entry.trees]
+    without = [entry for entry in entries if not entry.uses_model]
+    return entries if context.draft_model or not without else without
 
 
 def uses_model(config: SpeculativeConfig) -> bool:

@@ -274,12 +274,12 @@ def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:
     for _ in remote.begin(Request(prompt, SamplingParams(), SeededRandomness(0))):
         pass
     remote.verify(NO_DRAFT)  # the first one reads the prompt
-    found = {}
+    seconds = {}
     for n in (1, 9):
         began = time.perf_counter()
         remote.verify(Draft(tuple(prompt[: n - 1])))
-        found[n] = time.perf_counter() - began
-    return {1: found[1], 9: max(found.values())}
+        seconds[n] = time.perf_counter() - began
+    return {1: seconds[1], 9: max(seconds.values())}
 
 
 def _sampling(remote: RemoteConfig, parts: RemoteParts) -> SamplingDefaults:

@@ -101,8 +101,8 @@ def _suggested(
     """Return the companion that the catalogue knows and this disk lacks, for a description."""
     if draft != "auto" or wanted:
         return {}
-    found = suggestion(model, model_path(model), config)
-    return {"suggestion": found} if found else {}
+    advice = suggestion(model, model_path(model), config)
+    return {"suggestion": advice} if advice else {}
 
 
 def kept_for(

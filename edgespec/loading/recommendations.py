@@ -37,9 +37,9 @@ _UNSUPPORTED = {  # what would change the text and is not done here, and the val
 
 def recommended(model: FileModel, reference: Reference) -> SamplingDefaults | None:
     """Return what the file of a model recommends, or else the catalogue; None if neither does."""
-    found = published(backends.of(model.path).published_sampling(model), files.label(model.path))
-    if found is not None:
-        return SamplingDefaults(found, "published with the model")
+    sampling = published(backends.of(model.path).published_sampling(model), files.label(model.path))
+    if sampling is not None:
+        return SamplingDefaults(sampling, "published with the model")
     return of_entry(entry_of(reference, model.path))
 
 
@@ -79,16 +79,16 @@ def published(given: Mapping[str, Any], name: str) -> dict[str, float] | None:
     the log, which gets one line about what is not used.
     """
     asked = {key: value for key, value in given.items() if value is not None}
-    found = {key: asked[key] for key in SETTINGS if key in asked and _is_usable(key, asked[key])}
-    left = [key for key in SETTINGS if key in asked and key not in found]
+    settings = {key: asked[key] for key in SETTINGS if key in asked and _is_usable(key, asked[key])}
+    left = [key for key in SETTINGS if key in asked and key not in settings]
     left += [key for key, off in _UNSUPPORTED.items() if asked.get(key, off) != off]
     if left:
         logger.warning("%s recommends sampling that is not used: %s", name, _shown(asked, left))
     if asked.get("do_sample") is False:
-        return {**found, "temperature": 0.0}
+        return {**settings, "temperature": 0.0}
     if asked.get("penalty_last_n") == 0:  # llama.cpp looks back so many tokens to penalise some
-        found.pop("repetition_penalty", None)
-    return {"temperature": 1.0, **found} if found else None
+        settings.pop("repetition_penalty", None)
+    return {"temperature": 1.0, **settings} if settings else None
 
 
 def _is_usable(name: str, value: Any) -> bool:

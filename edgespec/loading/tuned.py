@@ -41,7 +41,7 @@ def explicit(given: Iterable[str]) -> set[str]:
 def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
     """Return all that the best settings depend on; the context's length is not part of it."""
     engine = backends.of(path)
-    found: dict[str, Any] = engine.identity(path) | {
+    facts: dict[str, Any] = engine.identity(path) | {
         "kind": "tuned",
         "n_gpu_layers": config.n_gpu_layers if (gpus := engine.gpus(config)) else 0,
         "gpus": gpus,
@@ -49,4 +49,4 @@ def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
         "type_v": config.type_v,
         "provider": config.provider,
     }
-    return found
+    return facts

@@ -119,15 +119,15 @@ def diagnose_verifier(
     goes wrong is a finding.
     """
     remote = RemoteConfig(remote) if isinstance(remote, str) else remote
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
-        found += check_machine(command("tune", arguments.get("local"), draft or "auto"))
+        findings += check_machine(command("tune", arguments.get("local"), draft or "auto"))
         with connected(remote, draft, **arguments) as parts:
-            return list(verdict_first([*found, *check_verifier(parts, remote.url)]))
+            return list(verdict_first([*findings, *check_verifier(parts, remote.url)]))
     except ConfigError:
         raise
     except VerifierUnavailable as error:
         remedy = "start it, or correct the address; with -m a local model would answer meanwhile"
-        return [*found, Finding("problem", "verifier", str(error), remedy, broken=True)]
+        return [*findings, Finding("problem", "verifier", str(error), remedy, broken=True)]
     except EdgeSpecError as error:
-        return [*found, Finding("problem", "verifier", str(error), broken=True)]
+        return [*findings, Finding("problem", "verifier", str(error), broken=True)]

@@ -106,12 +106,12 @@ def formats(name: str) -> list[tuple[str, Path]]:
     on ARM: rows of theirs depend on how many are evaluated at once (logits by up to 2.7).
     """
     entry = hub.entries().get(name.partition(":")[0].lower())
-    found = []
+    files = []
     for file in entry.files if entry else ():
         path = hub.resolve(name.partition(":")[0], quantisation=file.quantisation)
         if path and not (is_arm() and file.quantisation == "ONNX-FP16"):
-            found.append((file.quantisation, path))
-    return found
+            files.append((file.quantisation, path))
+    return files
 
 
 def compare(

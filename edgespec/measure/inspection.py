@@ -119,17 +119,17 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
     that were converted for it, as its draft.
     """
     path = model_path(reference)
-    found = {p: name for name in hub.entries() if (p := hub.resolve(name))}
+    names = {p: name for name in hub.entries() if (p := hub.resolve(name))}
     for neighbour in files.neighbours(path):
         name = str(neighbour.relative_to(files.folder_of_neighbours(path)))
-        found.setdefault(neighbour, name)
+        names.setdefault(neighbour, name)
     for companion in companions.found(reference, path):
         if companion.role != "sibling":
-            found.setdefault(companion.path, str(companion.path))
+            names.setdefault(companion.path, str(companion.path))
     target = backends.of(path).entries(path)
     return [
         _fit(name, other, path, target)
-        for other, name in found.items()
+        for other, name in names.items()
         if other.resolve() != path.resolve()
     ]
 

@@ -57,15 +57,15 @@ def check_machine(tune: str) -> Iterator[Finding]:
 
 def _engines() -> dict[str, Backend]:
     """Return the backends that are installed. Raises EngineMissing where none is."""
-    found = {}
+    engines = {}
     for name in backends.names():
         try:
-            found[name] = backends.get(name)
+            engines[name] = backends.get(name)
         except EngineMissing as error:
             missing = error
-    if not found:
+    if not engines:
         raise missing
-    return found
+    return engines
 
 
 def check_load() -> Iterator[Finding]:

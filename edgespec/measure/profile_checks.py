@@ -56,8 +56,8 @@ def _token_s(model: FileModel, budget: Budget) -> float:
 
 
 def _measured(model: FileModel, widths: Sequence[int], budget: Budget) -> Curve | None:
-    found = measured_curve(model, [widths, QUICK, FEW], budget, SHORT_CACHE)
-    return None if found is None or is_impossible(model, found[0]) else found[0]
+    measured = measured_curve(model, [widths, QUICK, FEW], budget, SHORT_CACHE)
+    return None if measured is None or is_impossible(model, measured[0]) else measured[0]
 
 
 def check_verdict(curve: Curve | None) -> Finding:

@@ -48,20 +48,20 @@ def search(
     fixed: settings that are left as they are. loading_s: seconds that loading the target took.
     busy: other programs use the CPUs.
     """
-    seconds, found = budget.left, []
+    seconds, choices = budget.left, []
     for setting, (width, share, aim) in _THREADS.items():
         if setting not in fixed and target.capabilities.threads:
             progress(f"trying threads for {aim}")
             if busy:
                 width = min(width, BUSY_PROMPT_TOKENS)
             part = budget.part(_BUSY_SHARE * budget.left if busy else share * seconds)
-            found.append(_choose_threads(target, setting, width, part, busy))
+            choices.append(_choose_threads(target, setting, width, part, busy))
     switches = {name: values for name, values in target.switches().items() if name not in fixed}
     for i, (setting, values) in enumerate(switches.items()):
         progress(f"trying {setting} {_label(values[1])}")
         part = budget.part(budget.left / (len(switches) - i))
-        found.append(_choose_switch(target, setting, values, loading_s, part, busy))
-    return found
+        choices.append(_choose_switch(target, setting, values, loading_s, part, busy))
+    return choices
 
 
 def chosen_options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any]:

@@ -87,10 +87,10 @@ def tune(
         compared = compare(there, config, progress, options, budget)
     elif there:
         budget.left_out.append("comparing the files of the model (other programs are running)")
-    found = compared if len(compared) > 1 else []
+    formats = compared if len(compared) > 1 else []
     return Tuning(
         files.label(path), tuner.draft, tuple(tuner.choices), tuner.options, tuner.profile,
-        budget.spent, where, tuple(found), recommend(found) if found else "", others,
+        budget.spent, where, tuple(formats), recommend(formats) if formats else "", others,
         tuple(budget.left_out), tuner.refused, tuner.passing,
     )  # fmt: skip
 
@@ -252,28 +252,28 @@ class _Tuner:
     def _curve(self, model: FileModel, choices: Sequence[Sequence[int]]) -> Curve | None:
         name = files.label(model.path)
         self._progress(f"measuring {name}")
-        found = measured_curve(model, choices, self._budget, SHORT_CACHE)
-        if found is None:
+        measured = measured_curve(model, choices, self._budget, SHORT_CACHE)
+        if measured is None:
             self._budget.left_out.append(f"the times of {name}")
             return None
-        if is_impossible(model, found[0]):
+        if is_impossible(model, measured[0]):
             self._refuse(model, "many tokens took no longer than one, which cannot be on a CPU")
             return None
-        self._curves.append((model, *found))
-        return found[0]
+        self._curves.append((model, *measured))
+        return measured[0]
 
 
 def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dict[str, Any]:
     """Return settings that were chosen earlier, without those that are far slower than the default
     now.
     """
-    found = dict(options)
+    kept = dict(options)
     for choice in choices:
         default, *others = choice.candidates
         slower = [c.value for c in others if is_far_ahead(default, c)]
-        if found.get(choice.setting) in slower:
-            del found[choice.setting]
-    return found
+        if kept.get(choice.setting) in slower:
+            del kept[choice.setting]
+    return kept
 
 
 @contextlib.contextmanager

@@ -88,19 +88,19 @@ class Accounts:
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned. Raises ValueError for what cannot be."""
-        found = Accounts(**state)
-        before, last = found.lengths
-        found.lengths = int(before), int(last)
+        accounts = Accounts(**state)
+        before, last = accounts.lengths
+        accounts.lengths = int(before), int(last)
         sane = (
-            abs(found.loss_budget) < 1e6
-            and 0 <= found.exploration_budget <= _MOST_EXPLORATION
-            and 0 < found.usual < 1e9
-            and abs(found.won) < 1e9
+            abs(accounts.loss_budget) < 1e6
+            and 0 <= accounts.exploration_budget <= _MOST_EXPLORATION
+            and 0 < accounts.usual < 1e9
+            and abs(accounts.won) < 1e9
             and min(before, last) >= 0
-            and 1 <= found.catch_up_penalty <= 2
-            and 1 <= found.speed <= MOST_SPEED
+            and 1 <= accounts.catch_up_penalty <= 2
+            and 1 <= accounts.speed <= MOST_SPEED
         )
         if not sane:
             raise ValueError(f"no accounts of answers: {state}")
         for field in fields(self):
-            setattr(self, field.name, getattr(found, field.name))
+            setattr(self, field.name, getattr(accounts, field.name))

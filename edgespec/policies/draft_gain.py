@@ -58,9 +58,9 @@ class DraftGain:
         """
         if _NAME not in state:
             return
-        found = state[_NAME]
-        answers, spent, saved = int(found["answers"]), found["spent_s"], found["saved_s"]
+        gain = state[_NAME]
+        answers, spent, saved = int(gain["answers"]), gain["spent_s"], gain["saved_s"]
         sane = 0 < answers <= MOST_ANSWERS and 0 < spent < 1e9 and -spent < saved < 1e9
         if not (sane and math.isfinite(spent + saved)):
-            raise ValueError(f"no gain of a draft model: {found}")
+            raise ValueError(f"no gain of a draft model: {gain}")
         self.answers, self.spent_s, self.saved_s = answers, float(spent), float(saved)

@@ -151,8 +151,8 @@ class OpenedWorth:
                 known.append(min([s / tokens for tokens, s in lost]))
                 unknown.append(min([(s + self._further_s) / tokens for tokens, s in lost]))
             costs.of_table[key] = known, unknown
-        found: tuple[list[float], list[float]] = costs.of_table[key]
-        return found
+        least: tuple[list[float], list[float]] = costs.of_table[key]
+        return least
 
     def n_losable(self, n: int) -> int:
         """Return how many tokens may be added to n nodes if all of them may be lost."""

@@ -86,12 +86,12 @@ class Reader:
 
     def ids(self) -> tuple[int, ...]:
         """Read token ids up to the end of the frame."""
-        found = []
+        ids = []
         while self.left:
-            found.append(self.token())
-            if len(found) > MAX_IDS:
+            ids.append(self.token())
+            if len(ids) > MAX_IDS:
                 raise VerifierFault(f"a frame has more than {MAX_IDS} token ids")
-        return tuple(found)
+        return tuple(ids)
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Read pairs of numbers, their count first."""
@@ -169,12 +169,12 @@ def _read_logprobs(reader: Reader) -> tuple[Logprob, ...]:
     n = reader.count()
     if not n:
         raise VerifierFault("an ANSWER without log-probabilities ends before them")
-    found = []
+    logprobs = []
     for _ in range(n):
         value, n_top = reader.fixed("f"), reader.count()
         top = tuple((reader.token(), reader.fixed("f")) for _ in range(n_top))
-        found.append(Logprob(value, top))
-    return tuple(found)
+        logprobs.append(Logprob(value, top))
+    return tuple(logprobs)
 
 
 def _parents(parents: Sequence[int]) -> bytes:
@@ -199,16 +199,16 @@ def _options(options: Options) -> bytes:
 
 
 def _read_options(reader: Reader) -> dict[str, Any]:
-    names, found = [], {}
+    names, options = [], {}
     for _ in range(reader.count()):
         names.append(reader.text())
         kind: int = reader.fixed("B")
         if kind >= len(_OPTIONS):
             raise VerifierFault(f"the option {names[-1]!r} in a frame is of unknown type {kind}")
-        found[names[-1]] = _OPTIONS[kind][1].read(reader)
-    if names != sorted(found):
+        options[names[-1]] = _OPTIONS[kind][1].read(reader)
+    if names != sorted(options):
         raise VerifierFault("the options in a frame are out of order")
-    return found
+    return options
 
 
 def _read_bool(reader: Reader) -> bool:

@@ -68,8 +68,8 @@ class SeededRandomness:
         races = self._races(position, distribution)
         few = races.argpartition(k - 1)[:k] if k < len(races) else np.arange(len(races))
         best = few.take(races.take(few).argsort(kind="stable")).tolist()
-        found = [(int(distribution.ids[i]), float(races[i])) for i in best]
-        return [(token, race) for token, race in found if race < math.inf]
+        smallest = [(int(distribution.ids[i]), float(races[i])) for i in best]
+        return [(token, race) for token, race in smallest if race < math.inf]
 
     def _races(self, position: int, distribution: Distribution) -> Probs:
         """Return E_t / p_t of each token; where it cannot be drawn, infinity."""

@@ -24,10 +24,10 @@ Outcome = tuple[Path, int]
 
 def children_of(parents: Sequence[int]) -> list[list[int]]:
     """Return the children of each node, ascending; the last entry holds those of the root (-1)."""
-    found: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for node, parent in enumerate(parents):
-        found[parent].append(node)
-    return found
+        children[parent].append(node)
+    return children
 
 
 def match(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[Path], int]) -> Outcome:

@@ -233,9 +233,9 @@ def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
 
 async def _answers(items: AsyncIterator[Item]) -> list[Answer]:
     """Return answers once they have ended."""
-    found: list[Answer] = []
+    answers: list[Answer] = []
     async for index, event in items:
-        if index == len(found):
-            found.append(Answer())
-        found[index].take(event)
-    return found
+        if index == len(answers):
+            answers.append(Answer())
+        answers[index].take(event)
+    return answers

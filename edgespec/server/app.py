@@ -188,12 +188,12 @@ def bind(settings: ServerSettings) -> socket.socket:
     """
     where = f"{settings.host}:{settings.port}"
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
         raise ConfigError(f"there is no address for the host {settings.host!r}: {error}") from None
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

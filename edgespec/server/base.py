@@ -271,7 +271,7 @@ def arguments_of(text: str) -> dict[str, Any] | None:
     are no JSON object.
     """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

@@ -172,7 +172,7 @@ def document(settings: ServerSettings) -> dict[str, Any]:
 
     _, schemas = msgspec.json.schema_components(_STRUCTS, ref_template=_REF)
     components: dict[str, Any] = {"schemas": schemas}
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "edgespec", "version": __version__},
         "paths": _paths(settings),
@@ -183,8 +183,8 @@ def document(settings: ServerSettings) -> dict[str, Any]:
             "key": {"type": "http", "scheme": "bearer"},
             "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
         }
-        found["security"] = [{"key": []}, {"header": []}]
-    return found
+        description["security"] = [{"key": []}, {"header": []}]
+    return description
 
 
 def _paths(settings: ServerSettings) -> dict[str, Any]:
@@ -245,21 +245,21 @@ def _model(settings: ServerSettings) -> dict[str, Any]:
         "name": "model", "in": "path", "required": True, "example": settings.model,
         "schema": {"type": "string", "minLength": 1},
     }  # fmt: skip
-    found = _get("The model that is served under a name", _json(_ref(Model)), 404)
-    return found | {"parameters": [parameter]}
+    operation = _get("The model that is served under a name", _json(_ref(Model)), 404)
+    return operation | {"parameters": [parameter]}
 
 
 def _vocabulary() -> dict[str, Any]:
     summary = "What each token adds to a text; docs/concepts/protocol.md has the format"
-    found = _get(summary, {"application/octet-stream": {}})
-    found["responses"]["304"] = {"description": "The vocabulary that `If-None-Match` names"}
-    return found
+    operation = _get(summary, {"application/octet-stream": {}})
+    operation["responses"]["304"] = {"description": "The vocabulary that `If-None-Match` names"}
+    return operation
 
 
 def _generate(summary: str, request: type[Struct], answer: type[Struct] = Answer) -> dict[str, Any]:
-    found = _post(summary, _ref(request), _json(_ref(answer)) | {"text/event-stream": {}})
-    found["responses"] |= _errors(429, 503)
-    return found
+    operation = _post(summary, _ref(request), _json(_ref(answer)) | {"text/event-stream": {}})
+    operation["responses"] |= _errors(429, 503)
+    return operation
 
 
 def _as_messages(described: dict[str, Any]) -> dict[str, Any]:

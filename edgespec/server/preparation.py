@@ -98,14 +98,14 @@ class Preparation:
         """Return a request as the engine takes it. Raises ApiError: 429 if too many requests wait,
         503 if the server ends.
         """
-        found = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
-        if found.options is None and not asked.form:
-            return PreparedRequest(found.prompts, prediction=found.prediction)
+        tokenized = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
+        if tokenized.options is None and not asked.form:
+            return PreparedRequest(tokenized.prompts, prediction=tokenized.prediction)
         owner = client_of(request.scope).owner
 
         def work(stopped: Stopped) -> PreparedRequest:
             try:
-                return self._compiled(asked.request.params, found, owner, stopped)
+                return self._compiled(asked.request.params, tokenized, owner, stopped)
             except ConfigError as error:
                 raise bad_value(self._place_of(asked, owner), str(error)) from None
 

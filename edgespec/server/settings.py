@@ -161,10 +161,10 @@ def read_keys(
             lines = _secret(path).decode("utf-8-sig").splitlines()
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not UTF-8; expected is one API key a line") from None
-        found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        if not found:
+        in_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not in_file:
             raise ConfigError(f"{path} holds no API key; expected is one a line")
-        keys += found
+        keys += in_file
     return _checked_keys(keys)
 
 
@@ -252,9 +252,9 @@ def _secret(path: Path) -> bytes:
     content = _readable(path)
     if os.name != "posix":
         return content
-    found = path.stat()
-    own, mode = found.st_uid == os.getuid(), stat.S_IMODE(found.st_mode)
-    if not mode & (0o077 if own and found.st_uid else 0o007):
+    status = path.stat()
+    own, mode = status.st_uid == os.getuid(), stat.S_IMODE(status.st_mode)
+    if not mode & (0o077 if own and status.st_uid else 0o007):
         return content
     message = f"{path} holds a secret, but others on this machine can read it (mode {mode:04o})"
     if own:

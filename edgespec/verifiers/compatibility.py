@@ -28,18 +28,18 @@ def as_dict(value: Any) -> dict[str, Any]:
 def choose_model(http: Http, wanted: str) -> dict[str, Any]:
     """Return the entry of /v1/models to use: the wanted one, or the only one that is no adapter."""
     entries = checked(http.host, http.get("/v1/models"), dict, "a list of models").get("data")
-    found = [
+    served = [
         entry
         for entry in checked(http.host, entries, list, "a list of models")
         if isinstance(entry, dict) and isinstance(entry.get("id"), str)
     ]
-    names = ", ".join(entry["id"] for entry in found) or "none"
-    chosen = [e for e in found if (e["id"] == wanted if wanted else not e.get("parent"))]
+    names = ", ".join(entry["id"] for entry in served) or "none"
+    chosen = [e for e in served if (e["id"] == wanted if wanted else not e.get("parent"))]
     if len(chosen) != 1:
         raise VerifierRefused(
             f"{http.host} serves no model {wanted!r}; it has {names}"
             if wanted
-            else f"{http.host} serves {len(found)} models, name one: {names}"
+            else f"{http.host} serves {len(served)} models, name one: {names}"
         )
     return chosen[0]
 

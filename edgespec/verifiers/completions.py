@@ -255,15 +255,15 @@ class CompletionsVerifier(InferenceServerVerifier):
         host = self._http.host
         answer = checked(host, answer, dict, "an answer with choices")
         choices = checked(host, answer.get("choices"), list, "a list of choices")
-        found: dict[int, int] = {}
+        rows: dict[int, int] = {}
         for choice in choices:
             index = checked(host, choice, dict, "a choice").get("index")
-            found[checked(host, index, int, "the index of a choice")] = self._token(_id(choice))
-        if len(choices) != n or found.keys() != set(range(n)):
+            rows[checked(host, index, int, "the index of a choice")] = self._token(_id(choice))
+        if len(choices) != n or rows.keys() != set(range(n)):
             raise VerifierFault(
-                f"{host} sent choices {sorted(found)} for {n} prompts; expected one for each"
+                f"{host} sent choices {sorted(rows)} for {n} prompts; expected one for each"
             )
-        return [found[i] for i in range(n)]
+        return [rows[i] for i in range(n)]
 
 
 def _id(choice: Mapping[str, Any]) -> Any:

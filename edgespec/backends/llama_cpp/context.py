@@ -220,12 +220,12 @@ def with_equal_rows(config: EngineConfig) -> EngineConfig:
 
 def placement(log: Sequence[str]) -> dict[str, str]:
     """Return where the engine said that it put layers and buffers."""
-    found: dict[str, str] = {}
+    buffers: dict[str, str] = {}
     for line in log:
         _, _, text = line.partition(": ")
         if "buffer size =" in text:
             name, _, size = text.partition(" buffer size =")
-            found[" ".join(name.split())] = size.strip()
+            buffers[" ".join(name.split())] = size.strip()
         elif text.startswith("offloaded "):
-            found["layers"] = text
-    return found
+            buffers["layers"] = text
+    return buffers

@@ -81,9 +81,9 @@ def _check_alignment(header: Header) -> None:
 def _check_numbers(header: Header) -> None:
     prefix = header.text("general.architecture") + "."
     for key, (least, most) in _BOUNDS.items():
-        found = header.metadata.get(prefix + key, least)
-        of_layers = isinstance(found, list) and key in _OF_LAYERS
-        for value in found if of_layers else [found]:
+        given = header.metadata.get(prefix + key, least)
+        of_layers = isinstance(given, list) and key in _OF_LAYERS
+        for value in given if of_layers else [given]:
             if not isinstance(value, int) or not least <= value <= most:
                 _refuse(header, f"{prefix + key} is {value!r:.80}", f"{least} to {most}")
     _check_experts(header, prefix)
@@ -97,10 +97,10 @@ def _check_experts(header: Header, prefix: str) -> None:
     """Refuse more experts in use, or more layers that predict further tokens, than there are."""
 
     def number(name: str, default: int = 0) -> int:
-        found = header.metadata.get(prefix + name, default)
-        if not isinstance(found, int):
-            _refuse(header, f"{prefix + name} is {found!r:.80}", "a whole number")
-        return int(found)
+        given = header.metadata.get(prefix + name, default)
+        if not isinstance(given, int):
+            _refuse(header, f"{prefix + name} is {given!r:.80}", "a whole number")
+        return int(given)
 
     experts = number("expert_count")
     used, groups = number("expert_used_count"), number("expert_group_count")
@@ -157,8 +157,8 @@ def _check_vocabulary(header: Header) -> None:
         other = ids[twice[1]]
         _refuse(header, f"tokens {twice[0]} and {other} are both {twice[1]!r:.80}", "no text twice")
     for key in _AFTER_TOKENS:
-        found = header.metadata.get(key, tokens)
-        n = len(found) if isinstance(found, list) else 0
+        listed = header.metadata.get(key, tokens)
+        n = len(listed) if isinstance(listed, list) else 0
         if n != len(tokens):
             _refuse(header, f"{key} has {n} values", f"one for each of {len(tokens)} tokens")
     _check_kind(header, kind, ids)

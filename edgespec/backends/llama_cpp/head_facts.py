@@ -75,16 +75,16 @@ def target_sizes(path: Path) -> TargetSizes:
 
 
 def _number(header: Header, key: str) -> int:
-    found: Any = header.metadata.get(key)
-    return found if isinstance(found, int) and found > 0 else 0
+    value: Any = header.metadata.get(key)
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _layers(header: Header, architecture: str) -> tuple[int, ...]:
     """Return the target's layers that a head reads, () where the file does not say."""
     for key in _OF_LAYERS:
-        found = header.metadata.get(f"{architecture}.{key}")
-        if isinstance(found, list) and all(isinstance(layer, int) for layer in found):
-            return tuple(found)
+        layers = header.metadata.get(f"{architecture}.{key}")
+        if isinstance(layers, list) and all(isinstance(layer, int) for layer in layers):
+            return tuple(layers)
     return ()
 
 

@@ -91,10 +91,10 @@ class _Check:
         return self._header.metadata.get(f"{self._kind}.{key}", default)
 
     def _number(self, key: str, default: int = 0) -> int:
-        found = self._metadata(key, default)
-        if not isinstance(found, int) or found <= 0:
-            self._damaged(f"{self._kind}.{key} is {found!r:.80}", "a number")
-        return found
+        value = self._metadata(key, default)
+        if not isinstance(value, int) or value <= 0:
+            self._damaged(f"{self._kind}.{key} is {value!r:.80}", "a number")
+        return value
 
     def _shape(self, tensor: str) -> tuple[int, ...]:
         layout = self._header.layouts.get(tensor)
@@ -112,9 +112,9 @@ class _Check:
 
     def _check_layers(self) -> None:
         """Refuse a head that does not say which layers of the target it reads."""
-        layers, found = list(self._facts.layers), self._metadata("target_layers")
-        if found != layers or not self._may_read(len(layers)) or min(layers) < 0:
-            self._damaged(f"{self._kind}.target_layers is {found!r:.80}", self._reads)
+        layers, declared = list(self._facts.layers), self._metadata("target_layers")
+        if declared != layers or not self._may_read(len(layers)) or min(layers) < 0:
+            self._damaged(f"{self._kind}.target_layers is {declared!r:.80}", self._reads)
 
     _reads = "some layers"
 
@@ -209,13 +209,13 @@ class _DFlashCheck(_Check):
             # one version of the engine takes the target's, another one the embeddings
             self._damaged("it has embeddings and no output weights", "both, or those of the target")
         self._check_windows()
-        found = super().file()
+        head = super().file()
         joined = len(self._facts.layers) * self._width
         if self._shape("fc.weight") != (joined, self._width):
             self._damaged(f"fc.weight is {self._shape('fc.weight')}", f"({joined}, {self._width})")
         if not 1 < (block := self._number("block_size")) <= MAX_ROWS:
             self._damaged(f"a block has {block} tokens", f"2 to {MAX_ROWS}")
-        return replace(found, mask=self._mask())
+        return replace(head, mask=self._mask())
 
     def _check_windows(self) -> None:
         """Refuse positions that are not those of text, and windows of layers that are not there."""
@@ -230,10 +230,10 @@ class _DFlashCheck(_Check):
             self._damaged(f"sliding_window_pattern is {pattern!r:.80}", "a value for each layer")
 
     def _mask(self) -> int:
-        found = self._header.metadata.get("tokenizer.ggml.mask_token_id")
-        if not isinstance(found, int) or found not in range(self._header.vocab_size):
-            self._damaged(f"tokenizer.ggml.mask_token_id is {found!r:.20}", "one of its tokens")
-        return found
+        mask = self._header.metadata.get("tokenizer.ggml.mask_token_id")
+        if not isinstance(mask, int) or mask not in range(self._header.vocab_size):
+            self._damaged(f"tokenizer.ggml.mask_token_id is {mask!r:.20}", "one of its tokens")
+        return mask
 
 
 class _MtpCheck(_Check):
@@ -286,8 +286,8 @@ class _AssistantCheck(_Check):
                 "give a GGUF of the target",
             )
         header = check(self._target.path)
-        if (found := header.text("general.architecture")) != ASSISTED:
-            self._other_target(f"it assists {ASSISTED}", f"the architecture {found!r:.80}")
+        if (architecture := header.text("general.architecture")) != ASSISTED:
+            self._other_target(f"it assists {ASSISTED}", f"the architecture {architecture!r:.80}")
         return header
 
     def _keys(self, header: Header, kind: str) -> list[_Keys]:
@@ -297,9 +297,9 @@ class _AssistantCheck(_Check):
         if not isinstance(slides, list) or len(slides) != n_layer:
             self._damaged(f"sliding_window_pattern is {slides!r:.80}", "a value for each layer")
         n_heads, n_kv = (
-            found if isinstance(found, list) else [found] * n_layer
+            heads if isinstance(heads, list) else [heads] * n_layer
             for name in ("head_count", "head_count_kv")
-            for found in [header.metadata.get(f"{kind}.attention.{name}")]
+            for heads in [header.metadata.get(f"{kind}.attention.{name}")]
         )
         if not len(n_heads) == len(n_kv) == n_layer or not all([*n_heads, *n_kv]):
             self._damaged(f"it has {n_heads!r:.80} heads over {n_kv!r:.80}", "some in each layer")

@@ -25,10 +25,10 @@ def inspect_metadata(path: Path) -> dict[str, str]:
     header = check(path)
     prefix = header.text("general.architecture") + "."
     shown = {key.removeprefix(prefix): _shown(v) for key, v in header.metadata.items()}
-    found = {key: value for key, value in shown.items() if value is not None}
-    found["vocab_size"] = str(len(header.tokens))
-    found["has_chat_template"] = str(bool(header.text("tokenizer.chat_template")))
-    return found
+    known = {key: value for key, value in shown.items() if value is not None}
+    known["vocab_size"] = str(len(header.tokens))
+    known["has_chat_template"] = str(bool(header.text("tokenizer.chat_template")))
+    return known
 
 
 def entries(path: Path) -> Header:

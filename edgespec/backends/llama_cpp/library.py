@@ -106,12 +106,12 @@ def versions() -> dict[str, str]:
 def features() -> list[str]:
     """List what the build uses of the processor: AVX2, AVX512, NEON, …"""
     words = system_info().replace("|", ":").split(":")
-    found = (word.partition("=") for word in words if "=" in word)
-    return [name.strip() for name, _, value in found if value.strip() != "0"]
+    pairs = (word.partition("=") for word in words if "=" in word)
+    return [name.strip() for name, _, value in pairs if value.strip() != "0"]
 
 
 def system_info() -> str:
     """Return the build's own line about itself and the processor."""
     start()  # which names the processors whose files are loaded
-    found: str = lib.llama_print_system_info().decode("utf-8", "replace")
-    return found
+    info: str = lib.llama_print_system_info().decode("utf-8", "replace")
+    return info

@@ -68,8 +68,8 @@ class Header:
 
     def text(self, key: str) -> str:
         """Return a string of the metadata, "" where there is none."""
-        found = self.metadata.get(key)
-        return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
+        value = self.metadata.get(key)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
 def read_header(path: Path) -> Header:
@@ -186,23 +186,23 @@ class _Reader:
 
     def _texts(self, n: int) -> list[bytes]:
         data, at, size, length = self._data, self.at, self._size, _LENGTH.unpack_from
-        found = []
+        texts = []
         for _ in range(n):
             start = at + 8
             at = start + length(data, at)[0]
             if at > size:
                 self.truncated("its header", at)
-            found.append(data[start:at])
+            texts.append(data[start:at])
         self.at = at
-        return found
+        return texts
 
     def _text(self) -> bytes:
         return self._texts(1)[0]
 
     def _number(self, code: str) -> Any:
-        found = struct.unpack_from("<" + code, self._data, self.at)[0]
+        number = struct.unpack_from("<" + code, self._data, self.at)[0]
         self.at += struct.calcsize("<" + code)
-        return found
+        return number
 
     def _count(self, what: str, most: int) -> int:
         n: int = self._number("Q")

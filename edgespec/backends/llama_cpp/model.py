@@ -196,11 +196,11 @@ class LlamaCppModel(Tappable):
         an integrated GPU that is not used.
         """
         unused = integrated(self.config)
-        found: dict[str, tuple[Any, Any]] = {"device": ("", unused)} if unused else {}
+        switches: dict[str, tuple[Any, Any]] = {"device": ("", unused)} if unused else {}
         if self.config.batch_invariant:
-            return found
+            return switches
         repacks = self.config.use_extra_bufts
-        return found | {
+        return switches | {
             "flash_attn": (self.config.flash_attn, "off" if self.flash_attn else "on"),
             "use_extra_bufts": (repacks, not repacks),
         }

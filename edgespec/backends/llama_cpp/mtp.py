@@ -95,8 +95,8 @@ class LlamaCppMtpChain(LlamaCppMtp):
             self._own = np.concatenate([self._own, np.empty((n, self._width), np.float32)])
             for depth in sorted(set(depths[n_before:])):
                 new = [i for i in range(n_before, n_before + n) if depths[i] == depth]
-                found, states = self._evaluate_nodes(new, text, abort)
-                rows[[i - n_before for i in new]] = found
+                logits, states = self._evaluate_nodes(new, text, abort)
+                rows[[i - n_before for i in new]] = logits
                 self._own[[i + 1 for i in new]] = states
         except BaseException:
             self._drop_nodes(text)
@@ -145,11 +145,11 @@ class LlamaCppMtpChain(LlamaCppMtp):
         lib.llama_set_nextn_layer_offset(self._context, len(max(order, key=len)))
         self._evaluate(self._batch.fill_parts([part]), len(spans), abort)
         at = [line.index(node) + 1 for node in nodes]
-        found = self._rows.first(len(spans)).logits[at], self._outputs(len(spans))[at]
+        logits_and_states = self._rows.first(len(spans)).logits[at], self._outputs(len(spans))[at]
         self._branches.truncate(text - 1)  # the root stays with the text alone
         lib.llama_memory_seq_rm(self._memory, 0, text, -1)
         self.n_past = text
-        return found
+        return logits_and_states
 
     def _enter(self, parents: Sequence[int], text: int) -> tuple[list[range], list[int]]:
         """Drop the last token of the text, and return sequences and positions of it and of nodes

@@ -111,8 +111,8 @@ def has_own_head(path: Path) -> bool:
     """Return True if a file has a model and MTP layers for it that can be evaluated here. Raises
     ModelError and its kinds.
     """
-    found = mtp_layers(path)
-    return found is not None and not (found.alone or found.lacks)
+    layers = mtp_layers(path)
+    return layers is not None and not (layers.alone or layers.lacks)
 
 
 def is_sidecar(path: Path, header: Header) -> bool:
@@ -123,8 +123,8 @@ def is_sidecar(path: Path, header: Header) -> bool:
 def n_declared(header: Header) -> int:
     """Return how many MTP layers a file's metadata speaks of."""
     architecture = header.text("general.architecture")
-    found = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)
-    return found if isinstance(found, int) else 0
+    declared = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)
+    return declared if isinstance(declared, int) else 0
 
 
 def _tensors(path: Path, header: Header) -> Iterable[str]:

@@ -229,10 +229,10 @@ def misfit(
         return f"{name} gives {size} bytes instead of {ctypes.sizeof(layout)}"
     function = library[name]  # a new object: `declare` has its own
     function.restype, function.argtypes = _Raw, []
-    found = layout.from_buffer_copy(function())
+    defaults_here = layout.from_buffer_copy(function())
     for field, value in expected.items():
-        if getattr(found, field) != value:
-            return f"{name} gives {field} {getattr(found, field)} instead of {value}"
+        if getattr(defaults_here, field) != value:
+            return f"{name} gives {field} {getattr(defaults_here, field)} instead of {value}"
     return ""
 
 

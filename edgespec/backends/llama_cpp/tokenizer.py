@@ -110,8 +110,8 @@ class LlamaCppTokenizer:
     def _attrs(self) -> list[tuple[int, int]]:
         """The special tokens of the vocabulary, each with its attributes."""
         attr = functools.partial(lib.llama_vocab_get_attr, self._vocab)
-        found = enumerate(map(attr, range(self.vocab_size)))
-        return [(token, attr) for token, attr in found if attr & (_HIDDEN | _USER_DEFINED)]
+        attrs = enumerate(map(attr, range(self.vocab_size)))
+        return [(token, attr) for token, attr in attrs if attr & (_HIDDEN | _USER_DEFINED)]
 
     @functools.cached_property
     def _special_tokens(self) -> SpecialTokens:

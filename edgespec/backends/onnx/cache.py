@@ -137,8 +137,8 @@ def keys_and_values(cache: Cache, start: int, end: int) -> npt.NDArray[np.float3
     """Return what a cache has of the tokens from `start` to `end`, [n, layers, numbers], a copy:
     attention head by head, its keys before its values.
     """
-    found = cache.rows(start, end)
-    layers = [np.concatenate(pair, axis=-1) for pair in zip(found[::2], found[1::2], strict=True)]
+    pairs = cache.rows(start, end)
+    layers = [np.concatenate(pair, axis=-1) for pair in zip(pairs[::2], pairs[1::2], strict=True)]
     both = np.stack(layers)  # [layers, heads, n, numbers of a head]
     n_layers, n_heads, n, size = both.shape
     rows = both.transpose(2, 0, 1, 3).reshape(n, n_layers, n_heads * size)

@@ -35,8 +35,8 @@ def settings(folder: Path) -> dict[str, Any]:
 def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return a nested table of a configuration, {} where it is not there."""
     for name in names:
-        found = config.get(name)
-        config = found if isinstance(found, dict) else {}
+        part = config.get(name)
+        config = part if isinstance(part, dict) else {}
     return config
 
 

@@ -87,13 +87,13 @@ def read_graph(path: Path, session: Any) -> Graph:
 
 def _hidden(path: Path, outputs: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, Any]]]:
     """Return the width of hidden states, and what gives those of which layer."""
-    found, size = {}, number(path.parent, settings(path.parent), "hidden_size")
+    by_layer, size = {}, number(path.parent, settings(path.parent), "hidden_size")
     for name, node in outputs.items():
         if match := _HIDDEN.fullmatch(name):
             layer = FINAL if match[1] is None else int(match[1])
-            found[layer] = name, _type(path, node, _FLOATS)
+            by_layer[layer] = name, _type(path, node, _FLOATS)
             size = node.shape[-1] if isinstance(node.shape[-1], int) else size
-    return size, found if size else {}
+    return size, by_layer if size else {}
 
 
 def _is_square(inputs: Mapping[str, Any], name: str) -> bool:

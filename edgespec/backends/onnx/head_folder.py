@@ -93,8 +93,8 @@ def head_facts(path: Path) -> HeadFacts:
 def target_sizes(path: Path) -> TargetSizes:
     """Return the sizes that config.json beside a graph says. Raises ModelError."""
     known = settings(path.parent)
-    found = [known.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
-    return TargetSizes(*(each if isinstance(each, int) and each > 0 else 0 for each in found))
+    numbers = [known.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
+    return TargetSizes(*(each if isinstance(each, int) and each > 0 else 0 for each in numbers))
 
 
 def _read_note(folder: Path) -> _Note:
@@ -102,13 +102,13 @@ def _read_note(folder: Path) -> _Note:
         raise ModelNotFound(
             f"{folder} has no {NOTE}; convert the head with edgespec convert --head"
         )
-    found = read(folder, NOTE)
-    if (version := found.get("format")) != _KNOWN_FORMAT:
+    note = read(folder, NOTE)
+    if (version := note.get("format")) != _KNOWN_FORMAT:
         raise ModelError(
             f"{folder / NOTE} is of format {version!r:.40}, expected {_KNOWN_FORMAT}; update "
             "edgespec, or convert the head again"
         )
-    return convert(found, _Note, str(folder / NOTE), ModelError)
+    return convert(note, _Note, str(folder / NOTE), ModelError)
 
 
 def read_ids(folder: Path, vocab_size: int) -> Ids | None:
@@ -120,12 +120,12 @@ def read_ids(folder: Path, vocab_size: int) -> Ids | None:
         return None
     content = read_bytes(path, _LONGEST_HEADER + 8 * vocab_size)
     try:
-        found: Any = np.load(io.BytesIO(content), allow_pickle=False)
+        ids: Any = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:  # a damaged file raises anything
         reason = one_line(error)
         raise ModelError(f"{path} is damaged: {reason}; convert the head again") from None
-    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype != np.int64:
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype != np.int64:
         raise ModelError(f"{path} holds no list of int64; convert the head again")
-    if len(found) and not 0 <= int(found.min()) <= int(found.max()) < vocab_size:
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise ModelError(f"{path} has ids outside {vocab_size} tokens; convert the head again")
-    return np.ascontiguousarray(found)
+    return np.ascontiguousarray(ids)

@@ -74,11 +74,11 @@ def choose_cache(model: OnnxModel) -> None:
     expected = _probe(model, 2, 1)
     try:
         model.use(SharedCache(model.graph, model.device, model.n_ctx + 2))
-        found = _probe(model, 2, 1)
+        row = _probe(model, 2, 1)
     except DecodeError as error:
         logger.debug("%s cannot append in place: %s", model.path, error)
-        found = None
-    if found is None or not np.allclose(found, expected, atol=_NOISE):
+        row = None
+    if row is None or not np.allclose(row, expected, atol=_NOISE):
         model.use(GrownCache(model.graph, model.device))
     model.truncate(0)
 

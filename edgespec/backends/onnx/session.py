@@ -143,9 +143,9 @@ def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
         )  # where there is nothing to fall back to, it would print that it does
     except Exception as error:  # the library's own kinds have no common root
         raise _load_error(path, str(error)) from error
-    found = session.get_providers()[0]
-    if found != wanted[0]:
-        message = f"{path}: {wanted[0]} could not be started, {found} runs it"
+    provider = session.get_providers()[0]
+    if provider != wanted[0]:
+        message = f"{path}: {wanted[0]} could not be started, {provider} runs it"
         if config.provider != "auto":
             raise ConfigError(f"{message}; check the driver and its libraries")
         logger.warning("%s", message)

@@ -52,8 +52,8 @@ class Taps:
         for states, given in zip(self._states, self._given, strict=True):
             if given.dtype != np.float32:
                 states[start:end] = given[start:end]
-        found: States = self._states[:, start:end].transpose(1, 0, 2)
-        return found if len(self._order) == len(self._outputs) else found[:, self._order]
+        kept: States = self._states[:, start:end].transpose(1, 0, 2)
+        return kept if len(self._order) == len(self._outputs) else kept[:, self._order]
 
 
 def copied(states: States | None) -> list[States]:

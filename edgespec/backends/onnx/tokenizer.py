@@ -131,8 +131,8 @@ class HfTokenizer:
 
     def _find_ends(self, folder: Path) -> Iterator[int]:
         for name in ("generation_config.json", "genai_config.json", "config.json"):
-            found = read(folder, name)
-            model = found.get("model") if isinstance(found.get("model"), dict) else found
+            content = read(folder, name)
+            model = content.get("model") if isinstance(content.get("model"), dict) else content
             ids = (model or {}).get("eos_token_id")
             yield from (i for i in (ids if isinstance(ids, list) else [ids]) if type(i) is int)
         for text in (self._special["eos_token"], *_ENDS):

@@ -127,8 +127,8 @@ class HeadCheckpoint:
         inputs, outputs = self.layer_ids, tuple(i + 1 for i in self.layer_ids)
         if self.kind == "eagle3" and usual in (inputs, outputs):
             return [usual]
-        found = {"inputs": [inputs], "outputs": [outputs]}.get(self.ids_count, [inputs, outputs])
-        return [reading for reading in found if max(reading) <= n_layer] or found[:1]
+        readings = {"inputs": [inputs], "outputs": [outputs]}.get(self.ids_count, [inputs, outputs])
+        return [reading for reading in readings if max(reading) <= n_layer] or readings[:1]
 
 
 def usual_layers(n_layer: int) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ def take(
         if optional:
             return None
         raise ModelError(f"{path}: the tensor {name} is missing; fetch the checkpoint again")
-    expected = [found if n is None else n for n, found in zip(shape, tensor.shape, strict=False)]
+    expected = [size if n is None else n for n, size in zip(shape, tensor.shape, strict=False)]
     if len(shape) != len(tensor.shape) or list(tensor.shape) != expected:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise ModelError(

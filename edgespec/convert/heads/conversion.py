@@ -168,11 +168,11 @@ def _candidates(
     """Return the layers that a head may read, after checking that it fits its target."""
     check_target(head, sizes)
     _check_attention(head)
-    found = head.layers(sizes.n_layer)
+    readings = head.layers(sizes.n_layer)
     if layers is None:
-        return found
-    if len(layers) != len(found[0]):
-        raise ConfigError(f"layers are {list(layers)}; {len(found[0])} numbers are expected")
+        return readings
+    if len(layers) != len(readings[0]):
+        raise ConfigError(f"layers are {list(layers)}; {len(readings[0])} numbers are expected")
     return [tuple(layers)]
 
 
@@ -231,9 +231,9 @@ def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: 
     """Raise ConversionError if the target's matrices are not what its sizes say."""
     assert head.decoder
     for name in names:
-        found = np.load(folder / f"{name}.weight.npy", mmap_mode="r").shape
-        if found != (expected := (head.vocab_size, head.decoder.width)):
-            raise ConversionError(f"{name} of {target} has the shape {found}, expected {expected}")
+        shape = np.load(folder / f"{name}.weight.npy", mmap_mode="r").shape
+        if shape != (expected := (head.vocab_size, head.decoder.width)):
+            raise ConversionError(f"{name} of {target} has the shape {shape}, expected {expected}")
 
 
 def _job(

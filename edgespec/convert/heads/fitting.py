@@ -70,15 +70,15 @@ def better_reading(
     """
     try:
         shares = _agreements(folder, model, candidates)
-        found = " and ".join(f"{share:.0%}" for share in shares)
+        agreement = " and ".join(f"{share:.0%}" for share in shares)
     except (EngineMissing, ModelError, ConfigError) as error:
-        shares, found = [], f"an unknown share ({error})"
+        shares, agreement = [], f"an unknown share ({error})"
     chosen = candidates[max(range(len(shares)), key=shares.__getitem__, default=0)]
     readings = " or ".join(str(list(each)) for each in candidates)
     return chosen, (
         f"the checkpoint does not say if it counts layers by inputs or outputs: read as {readings} "
-        f"it guesses {found} of the target's tokens; {list(chosen)} is taken, and layers=… takes "
-        "another"
+        f"it guesses {agreement} of the target's tokens; {list(chosen)} is taken, and layers=… "
+        "takes another"
     )
 
 
@@ -105,15 +105,15 @@ def agreements(
     """
     layers = sorted({layer for each in candidates for layer in each})
     answer, states = _greedy(target, layers, prompt)
-    found = []
+    shares = []
     for each in candidates:
         head.truncate(0)
         head.start, head.features = 0, Features()
         head.features.append(0, states[:, [layers.index(layer) for layer in each]])
         head.decode(prompt, 0)
         guesses = head.decode(answer[:-1], N_TOKENS - 1).logits.argmax(1)
-        found.append(float(np.mean(guesses == answer[1:])))
-    return found
+        shares.append(float(np.mean(guesses == answer[1:])))
+    return shares
 
 
 def _greedy(

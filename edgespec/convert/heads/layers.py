@@ -30,13 +30,13 @@ class Weights:
         """Take a weight, and its bias of as many numbers as it has rows where one may be there."""
         source = source or name
         self._known |= {f"{source}.weight", f"{source}.bias" if bias else ""}
-        found = take(self._path, self._tensors, f"{source}.weight", *shape, optional=optional)
-        if found:
-            self.found[f"{name}.weight"] = found
-        if bias and (found := take(
+        tensor = take(self._path, self._tensors, f"{source}.weight", *shape, optional=optional)
+        if tensor:
+            self.found[f"{name}.weight"] = tensor
+        if bias and (tensor := take(
             self._path, self._tensors, f"{source}.bias", shape[0], optional=True
         )):  # fmt: skip
-            self.found[f"{name}.bias"] = found
+            self.found[f"{name}.bias"] = tensor
 
     def take_norms(self, prefix: str, *names: str, to: str = "") -> None:
         """Take norms of the states of a layer whose names begin with `prefix`, under `to` and their
@@ -108,7 +108,7 @@ def check_one_layer(path: Path, n_layers: int | None) -> None:
 def vocab_size_of(path: Path, config: Config, tensors: Tensors) -> int:
     """Return the size of the target's vocabulary. Raises ModelError where nothing says it."""
     known = [tensors[n].shape[0] for n in ("embed_tokens.weight", "t2d") if n in tensors]
-    found = config.vocab_size or next(iter(known), 0)
-    if not found:
+    size = config.vocab_size or next(iter(known), 0)
+    if not size:
         raise ModelError(f"{path}: its config.json says no vocab_size; put the head's own beside")
-    return found
+    return size

@@ -16,11 +16,11 @@ def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     number. Raises ModelError.
     """
     blocks = [re.fullmatch(r"(\d+)\.(\d+)\.linear\.weight", name) for name in tensors]
-    found = [(int(match[1]), int(match[2])) for match in blocks if match]
-    n_heads, n_blocks = (max(each) + 1 for each in zip(*found, strict=True))
-    if n_heads * n_blocks != len(found):
+    places = [(int(match[1]), int(match[2])) for match in blocks if match]
+    n_heads, n_blocks = (max(each) + 1 for each in zip(*places, strict=True))
+    if n_heads * n_blocks != len(places):
         raise ModelError(
-            f"{path} has {len(found)} residual blocks, expected {n_blocks} in each of {n_heads} "
+            f"{path} has {len(places)} residual blocks, expected {n_blocks} in each of {n_heads} "
             "heads; fetch the checkpoint again"
         )
     hidden, vocab_size = (_rows(path, tensors, f"0.{name}") for name in ("0.linear", n_blocks))
@@ -39,5 +39,5 @@ def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def _rows(path: Path, tensors: Tensors, name: str) -> int:
-    found = take(path, tensors, f"{name}.weight", None, None)
-    return found.shape[0] if found else 0
+    tensor = take(path, tensors, f"{name}.weight", None, None)
+    return tensor.shape[0] if tensor else 0

@@ -43,8 +43,8 @@ def read_moa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 def _sizes(path: Path, tensors: Tensors, config: Config, prefix: str) -> DecoderLayer:
     """Return the sizes of a layer. All have as many heads of queries."""
     names = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj")
-    found = [take(path, tensors, f"{prefix}{name}.weight", None, None) for name in names]
-    queries, keys, inner = (each.shape for each in found if each)
+    taken = [take(path, tensors, f"{prefix}{name}.weight", None, None) for name in names]
+    queries, keys, inner = (each.shape for each in taken if each)
     n_heads, width = config.num_attention_heads, queries[1]
     expected = width if "layer" in prefix else config.hidden_size
     if n_heads < 1 or width != expected or width % n_heads or config.hidden_act != "silu":

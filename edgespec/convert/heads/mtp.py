@@ -40,10 +40,10 @@ def read_mtp(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     if any(name.startswith(_MIMO) for name in tensors):
         _refuse_experts(path, [name for name in tensors if name.startswith(_MIMO)])
         return _read_mimo(path, tensors, config)
-    found = [name for name in tensors if _NEXTN.match(name)]
-    last = found[0].split(".")[1]
+    nextn = [name for name in tensors if _NEXTN.match(name)]
+    last = nextn[0].split(".")[1]
     _refuse_experts(path, [name for name in tensors if name.startswith(f"layers.{last}.")])
-    raise _refusal(path, f"is of another naming ({found[0]})")
+    raise _refusal(path, f"is of another naming ({nextn[0]})")
 
 
 def _read_qwen(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
@@ -60,13 +60,15 @@ def _read_qwen(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     weights.take_head_norms(prefix)
     weights.take_projections(prefix, layer.width, gated=True)
     weights.refuse_others(_QWEN)
-    found = weights.found
-    for name in [name for name in found if "norm" in name]:
-        found[name] = _derived(found[name], found[name].shape, lambda array: 1 + array)
-    for end in [end for end in ("weight", "bias") if f"q.{end}" in found]:
-        both, shape = found[f"q.{end}"], (layer.n_heads, 2, layer.head_dim)
+    tensors_by_name = weights.found
+    for name in [name for name in tensors_by_name if "norm" in name]:
+        tensors_by_name[name] = _derived(
+            tensors_by_name[name], tensors_by_name[name].shape, lambda array: 1 + array
+        )
+    for end in [end for end in ("weight", "bias") if f"q.{end}" in tensors_by_name]:
+        both, shape = tensors_by_name[f"q.{end}"], (layer.n_heads, 2, layer.head_dim)
         for i, name in enumerate(("q", "attention_gate")):
-            found[f"{name}.{end}"] = _part(both, shape, i)
+            tensors_by_name[f"{name}.{end}"] = _part(both, shape, i)
     return _described(path, tensors, config, weights, states_first=False)
 
 

@@ -75,8 +75,8 @@ def _find(path: Path) -> Path:
         if (path / name).is_file():
             return path / name
     for suffix in _SUFFIXES:
-        if len(found := sorted(path.glob(f"*{suffix}"))) == 1:
-            return found[0]
+        if len(files := sorted(path.glob(f"*{suffix}"))) == 1:
+            return files[0]
     there = "a config.json, but no weights" if (path / "config.json").is_file() else "neither"
     raise ModelNotFound(
         f"{path} holds no checkpoint of a head, which is a config.json beside weights in one of "
@@ -87,14 +87,14 @@ def _find(path: Path) -> Path:
 def _read(path: Path) -> dict[str, Tensor]:
     if path.name.endswith(".index.json"):
         index = convert(read_json(path), _Index, str(path), ModelError)
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name in sorted(set(index.weight_map.values())):
             if not name.endswith(".safetensors") or name != Path(name).name:
                 raise ModelError(
                     f"{path} names {name!r:.80}; expected is a .safetensors file in the same folder"
                 )
-            found |= read_safetensors(path.parent / name)
-        return found
+            tensors |= read_safetensors(path.parent / name)
+        return tensors
     from .pickles import read_pickle  # its modules take time to import
 
     return read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)

@@ -37,8 +37,8 @@ def from_gguf(path: Path, name: str) -> Matrix:
     """
     import gguf
 
-    found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
-    tensor = found.get(_IN_GGUF[name]) or found.get(_IN_GGUF["embed_tokens"])
+    by_name = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    tensor = by_name.get(_IN_GGUF[name]) or by_name.get(_IN_GGUF["embed_tokens"])
     if tensor is None:
         sys.exit(f"{path} has no tensor {_IN_GGUF[name]}")
     return np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
@@ -97,8 +97,8 @@ def _float(weights: Mapping[str, Any], makers: Mapping[str, Any], name: str) -> 
     node = makers.get(name)
     if node is None or node.op_type not in ("Transpose", "Cast", "Identity"):
         sys.exit(f"the matrix {name} is no initialiser; give the GGUF of the same model")
-    found = _float(weights, makers, node.input[0])
-    return found.T if node.op_type == "Transpose" else found
+    matrix = _float(weights, makers, node.input[0])
+    return matrix.T if node.op_type == "Transpose" else matrix
 
 
 def _dequantised(weights: Mapping[str, Any], node: Any) -> Matrix:

@@ -233,14 +233,14 @@ def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
     if unknown := given.keys() - known:  # a list of 40 names, for 150,000 fields, takes 0.2 s
         raise _unknown(next(name for name in given if name in unknown), known)
     by_field = {_required(kind): kind for kind in kinds}
-    found = [name for name in by_field if name in given]
-    if not found:
+    present = [name for name in by_field if name in given]
+    if not present:
         names = " or ".join(map(repr, by_field))
         raise bad_value(next(iter(by_field)), f"the field {names} is missing", "missing_parameter")
-    if len(found) > 1:
-        raise bad_value(found[1], f"give {found[0]!r} or {found[1]!r}, not both")
+    if len(present) > 1:
+        raise bad_value(present[1], f"give {present[0]!r} or {present[1]!r}, not both")
     try:
-        return checked(given, by_field[found[0]])
+        return checked(given, by_field[present[0]])
     except Mismatch as mismatch:
         raise _refused(mismatch) from None
 

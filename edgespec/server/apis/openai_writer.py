@@ -90,15 +90,15 @@ class CompletionsWriter(Writer):
         parts = self._parts(event)
         if logprobs is not None and not parts:
             parts = [self._nothing()]
-        found = []
+        chunks = []
         for part in parts:
             choice = dict(part) | {
                 "index": index, "logprobs": logprobs, "finish_reason": None,
                 "from_draft": event.from_draft,
             }  # fmt: skip
-            found.append(self._chunk(choice))
+            chunks.append(self._chunk(choice))
             logprobs = None
-        return found
+        return chunks
 
     def end(self, index: int, answer: Answer) -> Iterable[str]:
         """Return the chunk that ends an answer, with its statistics."""

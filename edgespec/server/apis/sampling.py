@@ -38,20 +38,20 @@ def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Ma
 
     others: further parameters that say it, each with the field and its value.
     """
-    found = list(others)
+    forms = list(others)
     if request.json_schema is not None:
-        found.append(("json_schema", "schema", request.json_schema))
+        forms.append(("json_schema", "schema", request.json_schema))
     if request.grammar is not None:
-        found.append(("grammar", "grammar", request.grammar))
+        forms.append(("grammar", "grammar", request.grammar))
     if given := request.structured_outputs:
         said = [name for name in _STRUCTURED if getattr(given, name) is not None]
-        found += [
+        forms += [
             (f"structured_outputs.{name}", _STRUCTURED[name], getattr(given, name)) for name in said
         ]
-    if len(found) > 1:
-        name = found[1][0]
-        raise bad_value(name, f"{found[0][0]} and {name} both say what an answer is; give one")
-    return (found[0][0], {found[0][1]: found[0][2]}) if found else ("", {})
+    if len(forms) > 1:
+        name = forms[1][0]
+        raise bad_value(name, f"{forms[0][0]} and {name} both say what an answer is; give one")
+    return (forms[0][0], {forms[0][1]: forms[0][2]}) if forms else ("", {})
 
 
 def _seed(seed: int) -> int:

@@ -121,13 +121,13 @@ class Tools:
 
 def variables_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the template variables of a request. Raises ApiError for those that it may not set."""
-    found = dict(given or {})
+    variables = dict(given or {})
     for name in templates.RESERVED:
-        if name in found:
+        if name in variables:
             place = f"chat_template_kwargs.{name}"
             raise bad_value(place, f"{place} cannot be given: it is not for requests to say")
-    check_depth("chat_template_kwargs", found)
-    return found
+    check_depth("chat_template_kwargs", variables)
+    return variables
 
 
 def check_depth(place: str, value: Any) -> None:

@@ -94,8 +94,8 @@ class Scheduler:
                 return []
             self._registry.counts.evaluations += 1
             self._registry.counts.evaluated_sequences += len(batch)
-            found = zip(batch, outputs, strict=True)
-            return [(session, item, one.logits) for (session, item), one in found]
+            evaluated = zip(batch, outputs, strict=True)
+            return [(session, item, one.logits) for (session, item), one in evaluated]
         return []
 
     def start_anew(self) -> None:

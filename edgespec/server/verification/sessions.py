@@ -233,7 +233,7 @@ def serving(
         curve = measured.curve or kept_curve(target)
         return [(n, int(1e6 * curve(n))) for n in curve.widths] if curve else []
 
-    found = Sessions(
+    sessions = Sessions(
         model,
         engine.tokenizer,
         name=name,
@@ -241,5 +241,5 @@ def serving(
         constraints=engine.constraints,
         limits=limits,
     )
-    engine.idle_work.busy = lambda: found.n_waiting > 0
-    return found
+    engine.idle_work.busy = lambda: sessions.n_waiting > 0
+    return sessions

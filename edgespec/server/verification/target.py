@@ -92,10 +92,10 @@ class ServedTarget:
         It is compiled now if it is not kept; may be called from any thread. Raises ConfigError for
         what cannot be compiled.
         """
-        found = self._kept(owner, tuple((k, type(v), v) for k, v in sorted(options.items())))
-        if isinstance(found, str):
-            raise ConfigError(found)
-        return found
+        kept = self._kept(owner, tuple((k, type(v), v) for k, v in sorted(options.items())))
+        if isinstance(kept, str):
+            raise ConfigError(kept)
+        return kept
 
     def _compiled(
         self, owner: str, options: tuple[tuple[str, type, Any], ...]

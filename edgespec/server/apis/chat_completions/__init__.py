@@ -57,15 +57,15 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
 
 def given_tools(tools: list[Tool] | None) -> list[GivenTool]:
     """Return the functions among the tools of a request. Raises ApiError where one is missing."""
-    found = []
+    given = []
     for i, tool in enumerate(tools or ()):
         if tool.type != "function":
             continue
         place = f"tools[{i}].function"
         if tool.function is None:
             raise missing(place)
-        found.append(given_tool(place, tool.function))
-    return found
+        given.append(given_tool(place, tool.function))
+    return given
 
 
 def _choice(request: ChatRequest) -> Choice:

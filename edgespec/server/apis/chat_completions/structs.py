@@ -229,20 +229,20 @@ def messages_of(messages: Messages) -> list[ChatMessage]:
 
 def _told(message: Message) -> ChatMessage:
     assert isinstance(message, (SystemMessage, UserMessage, AssistantMessage, ToolMessage))
-    found: ChatMessage = {
+    told: ChatMessage = {
         "role": str(message.__struct_config__.tag), "content": text_of(message.content),
     }  # fmt: skip
     if isinstance(message, AssistantMessage):
         if reasoning := message.reasoning_content or message.reasoning:
-            found["reasoning_content"] = reasoning
+            told["reasoning_content"] = reasoning
         if message.tool_calls:
-            found["tool_calls"] = [
+            told["tool_calls"] = [
                 call_of(call.id or "", call.function.name, call.function.arguments or "")
                 for call in message.tool_calls
             ]
     elif isinstance(message, ToolMessage):
-        found |= {"tool_call_id": message.tool_call_id, "name": message.name or ""}
-    return found
+        told |= {"tool_call_id": message.tool_call_id, "name": message.name or ""}
+    return told
 
 
 def text_of(content: str | list[TextPart] | None) -> str:

@@ -148,14 +148,14 @@ def _result(block: ToolResultBlock) -> str:
 
 def _functions(tools: list[MessagesTool] | None) -> list[GivenTool]:
     """Return the custom tools of a request."""
-    found = []
+    functions = []
     for i, tool in enumerate(tools or ()):
         if tool.type not in (None, "custom"):
             continue
-        found.append(given_tool(f"tools[{i}]", tool, "input_schema"))
+        functions.append(given_tool(f"tools[{i}]", tool, "input_schema"))
         if tool.input_schema is None:
             raise missing(f"tools[{i}].input_schema")
-    return found
+    return functions
 
 
 def _choice(given: CountRequest) -> Choice:
