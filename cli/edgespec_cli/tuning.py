@@ -81,8 +81,8 @@ def tune(ctx: click.Context) -> int:
 def _show(tuning: edgespec.Tuning) -> None:
     if tuning.busy and tuning.profile is None:
         say(
-            f"nothing was measured: other programs use {tuning.others:.1f} cores; stop them and run "
-            f"it again, or {advised('tune', '--busy')} if they never stop",
+            f"nothing was measured: other programs use {tuning.others:.1f} cores; stop them and "
+            f"run it again, or {advised('tune', '--busy')} if they never stop",
             err=True,
         )
         return
