@@ -143,19 +143,19 @@ class Reader:
         if self._arguments.is_valid:
             self.calls += (self._call,)
         self._call = None
-        self._step = self._behind_arguments
+        self._step = self._after_arguments
         return True
 
-    def _behind_arguments(self) -> bool:
+    def _after_arguments(self) -> bool:
         assert self._markers
         n = matched(self._markers.closing, self._held)
         if n is None:
             return False
         self._held = self._held[max(n, 0) :]
-        self._step = self._behind_call if n >= 0 and self._markers.begin else self._behind_all
+        self._step = self._after_call if n >= 0 and self._markers.begin else self._after_all
         return True
 
-    def _behind_call(self) -> bool:
+    def _after_call(self) -> bool:
         """Read what stands between calls that stand together, or after them."""
         assert self._markers
         n = matched(self._markers.between + self._markers.opening, self._held)
@@ -169,10 +169,10 @@ class Reader:
         if n_end is None:
             return False
         self._held = self._held[max(n_end, 0) :]
-        self._step = self._behind_all
+        self._step = self._after_all
         return True
 
-    def _behind_all(self) -> bool:
+    def _after_all(self) -> bool:
         self._strips = True
         self._step = self._in_content
         return True

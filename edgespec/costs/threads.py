@@ -210,7 +210,7 @@ class ThreadGovernor:
     def observe(self, n: int, n_past: int, seconds: float) -> None:
         """Take the seconds of an evaluation of n tokens after n_past into account."""
         self._working_s += seconds
-        if n > _WIDEST:
+        if n > _WIDEST or not seconds:  # not even a tick of the clock says nothing
             return
         if self._expected:
             expected = self._expected(n, n_past)

@@ -67,6 +67,22 @@ def test_it_goes_back_when_they_leave(loops, visible, within):
         assert decoding.run(20) >= 0.99 * machine.rate(2)
 
 
+def test_evaluations_that_take_no_tick_of_the_clock_say_nothing():
+    machine = Machine()
+    decoding = Decoding(machine)
+    decoding.run(5)
+    machine.loops = 2
+    governor = decoding.governor
+    while not governor.n_trials:
+        machine.pass_time(0.01, 2)
+        governor.before()
+        if not governor.n_trials:
+            governor.observe(1, 0, 0.05)
+    for width in (2, 2, 3):
+        governor.observe(width, 0, 0.0)
+    assert decoding.until(1) <= 1
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_they_may_have_been_there_first(known):
     machine = Machine(seed=1)
