@@ -237,7 +237,7 @@ def _end_with_parent() -> None:
 
 
 def main(path: str, config: str) -> None:
-    """Make the copy of a file, behind other programs. config: EngineConfig's fields as JSON."""
+    """Make the copy of a file at the lowest priority. config: EngineConfig's fields as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program that waits
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):

@@ -146,7 +146,7 @@ class TextInContext(FileModel):
         return N_SEQUENCES if can_branch(self.native.model, self.config) else 1
 
     def _drop_tree(self, start: int) -> None:
-        """Forget what a tree that failed has left behind `start`: the engine has cleaned one
+        """Forget what a tree that failed has left after `start`: the engine has cleaned one
         sequence at most.
         """
         self._branches.truncate(start)
