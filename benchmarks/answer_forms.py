@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from edgespec.backends.llama_cpp.tokenizer import vocabulary
+from edgespec.chat.call_forms.base import CallForm
+from edgespec.chat.call_forms.pair_arguments import Pairs
 from edgespec.chat.format import AnswerFormat
-from edgespec.chat.markers import ID, INDEX, ToolMarkers
+from edgespec.chat.markers import ID, INDEX
 from edgespec.hub import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -50,13 +52,14 @@ def code(text: str) -> str:
     return f"`{shown}`" if shown else "–"
 
 
-def call_of(markers: ToolMarkers) -> str:
+def call_of(form: CallForm) -> str:
     """Return a call as a model writes it."""
-    arguments = f'{{"x"{markers.key_separator}1}}'
-    if markers.pairs:
-        arguments = f"{markers.pairs.opening}x{markers.pairs.middle}1{markers.pairs.closing}"
-    call = f"f{markers.after_name}{arguments}{markers.closing}{markers.end}"
-    return (markers.prefix + call).replace(ID, "ID").replace(INDEX, "0")
+    written = form.arguments
+    arguments = f'{{"x"{written.key_separator}1}}'
+    if isinstance(written, Pairs):
+        arguments = f"{written.opening}x{written.middle}1{written.closing}"
+    call = f"f{form.after_name}{arguments}{form.closing}{form.end}"
+    return (form.prefix + call).replace(ID, "ID").replace(INDEX, "0")
 
 
 def row(name: str, form: AnswerFormat) -> str:

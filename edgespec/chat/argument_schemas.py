@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..constraints.schemas import DEFINITIONS, closed
 from ..errors import ConfigError
 from .alternatives import Alternatives
-from .markers import PairMarkers, ToolMarkers
 from .tools import Tool
 
 _UNSEEN = ("pattern", "format")  # of texts that are written without quotes
@@ -25,40 +24,21 @@ _TYPES = {
 _LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # of these types
 
 
-def embedded(tool: Tool, markers: ToolMarkers) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the schemas that stand in the grammar of a tool, each with its place."""
-    if not markers.pairs:
-        yield "", arguments_schema(tool, markers)
-        return
-    for key in properties(tool):
-        if not is_text(tool, key) and not choices_of(tool, key):
-            yield f"/properties/{key}", value_schema(tool, key, markers)
+def of_tool(tool: Tool, guidance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a tool's arguments for llguidance. guidance: how JSON is written."""
+    return {"type": "object", **_given(tool), "x-guidance": dict(guidance)}
 
 
-def arguments_schema(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
-    """Return the schema of a tool's arguments for llguidance, with the model's separators."""
-    return {"type": "object", **_given(tool), "x-guidance": _guidance(tool, markers)}
-
-
-def value_schema(tool: Tool, key: str, markers: ToolMarkers) -> dict[str, Any]:
+def of_argument(tool: Tool, key: str, guidance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of one argument for llguidance."""
     given = _given(tool)
     schema = dict(given["properties"][key])
     schema |= {name: given[name] for name in DEFINITIONS if name in given}
-    return schema | {"x-guidance": _guidance(tool, markers)}
+    return schema | {"x-guidance": dict(guidance)}
 
 
 def _given(tool: Tool) -> dict[str, Any]:
     return dict(closed(tool.parameters) if tool.strict else tool.parameters)
-
-
-def _guidance(tool: Tool, markers: ToolMarkers) -> dict[str, Any]:
-    guidance: dict[str, Any] = {
-        "whitespace_flexible": False,
-        "item_separator": markers.item_separator,
-        "key_separator": markers.key_separator,
-    }
-    return guidance if tool.strict else guidance | {"lenient": True}
 
 
 def properties(tool: Tool) -> dict[str, Any]:
@@ -75,8 +55,11 @@ def is_required(tool: Tool, key: str) -> bool:
 # --- arguments that are written one by one: texts and choices stand there without quotes ------
 
 
-def check(tool: Tool, pairs: PairMarkers) -> None:
-    """Raise ConfigError, with the place, for arguments that cannot be written one by one."""
+def check(tool: Tool, closing: str) -> None:
+    """Raise ConfigError, with the place, for arguments that cannot be written one by one.
+
+    closing: the marker that ends one.
+    """
     given = tool.parameters
     for name in ("properties", *DEFINITIONS):
         if not isinstance(given.get(name, {}), Mapping):
@@ -90,8 +73,8 @@ def check(tool: Tool, pairs: PairMarkers) -> None:
         if is_text(tool, key):
             lengths_of(tool, key)
         for choice in choices_of(tool, key):
-            if (choice + pairs.closing).index(pairs.closing) < len(choice):
-                why = f"{choice!r:.80} holds the marker {pairs.closing!r}, which ends it"
+            if (choice + closing).index(closing) < len(choice):
+                why = f"{choice!r:.80} holds the marker {closing!r}, which ends it"
                 raise refused(tool, why, _place(key))
 
 

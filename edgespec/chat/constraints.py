@@ -11,11 +11,11 @@ from ..constraints.descriptions import Limit
 from ..constraints.matcher import Unlimited
 from ..errors import ConfigError
 from ..sampling.base import Constraint
-from .argument_schemas import embedded, refused
+from .argument_schemas import refused
+from .call_forms.base import CallForm
 from .format import AnswerFormat
 from .forms import told_apart, whole
 from .lenient import LenientTools
-from .markers import ToolMarkers
 from .options import AnswerOptions
 from .tools import Tool
 
@@ -79,9 +79,9 @@ class AnswerConstraints:
         limit = Limit(options.reasoning_budget, form.reasoning.begin, form.reasoning.end, is_open)
         return compiled if thought == "none" else made.limited(compiled, limit)
 
-    def _check_tool(self, tool: Tool, markers: ToolMarkers, owner: str) -> None:
+    def _check_tool(self, tool: Tool, form: CallForm, owner: str) -> None:
         """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
-        for before, schema in embedded(tool, markers):
+        for before, schema in form.arguments.schemas(tool):
             error, inner = self._constraints.refusal(owner, json.dumps(schema))
             if error:
                 raise refused(tool, error, before + inner, is_broken=False)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from . import argument_schemas, templates
-from .calls import NotUnderstood, learn_tools
+from . import call_forms, templates
+from .call_forms.base import CallForm, NotUnderstood
 from .grammar import AnswerGrammar, Thought
-from .markers import ReasoningMarkers, ToolMarkers, texts_of
+from .markers import ReasoningMarkers
 from .options import AnswerOptions
 from .probes import Probe, wrapping
 from .reader import Reader
@@ -28,7 +28,7 @@ class AnswerFormat:
     def __init__(
         self,
         reasoning: ReasoningMarkers | None,
-        tools: ToolMarkers | None,
+        tools: CallForm | None,
         why_no_tools: str = "",
     ) -> None:
         self.reasoning = reasoning
@@ -46,7 +46,7 @@ class AnswerFormat:
     def texts(self) -> str:
         """All markers in one text, to see what stands in them."""
         known = [each for each in (self.reasoning, self.tools) if each]
-        return "\n".join(text for each in known for text in texts_of(each))
+        return "\n".join(text for each in known for text in each.texts())
 
     def check(self, options: AnswerOptions) -> None:
         """Raise ConfigError for options that a model with this form cannot follow."""
@@ -58,10 +58,9 @@ class AnswerFormat:
                 f"this model cannot call tools: {self.why_no_tools}; leave tools out, or use a "
                 "model that was trained with them"
             )
-        if self.tools and self.tools.pairs:
-            for tool in options.callable_tools:
-                if tool.strict:  # others lose what cannot be followed
-                    argument_schemas.check(tool, self.tools.pairs)
+        for tool in options.callable_tools if self.tools else ():
+            if self.tools and tool.strict:  # others lose what cannot be followed
+                self.tools.arguments.check(tool)
 
     def grammar(
         self,
@@ -127,6 +126,9 @@ class AnswerFormat:
             rendered[key] = rendered.pop("reasoning_content")
         if rendered.get("tool_calls"):
             rendered["tool_calls"] = [self._call(call) for call in rendered["tool_calls"]]
+            if self.tools and not self.tools.is_in_template:
+                written = self.tools.write(rendered.pop("tool_calls"))
+                rendered["content"] = (rendered.get("content") or "") + written
         return rendered
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,6 +173,6 @@ def _learned(template: str, special: tuple[tuple[str, str], ...]) -> AnswerForma
     if wrapped:
         return AnswerFormat(None, None, f"its chat template wraps answers in {wrapped!r:.40}")
     try:
-        return AnswerFormat(reasoning, learn_tools(probe, reasoning))
+        return AnswerFormat(reasoning, call_forms.form_of(probe, reasoning))
     except NotUnderstood as error:
         return AnswerFormat(reasoning, None, str(error))

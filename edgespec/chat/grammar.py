@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from ..errors import ConfigError
-from . import argument_schemas
+from .call_forms.base import CallForm
 from .forms import not_beginning_with
-from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH, ReasoningMarkers, ToolMarkers
+from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH, ReasoningMarkers
 from .options import AnswerOptions
 from .texts import MOST_BLANKS, escaped
 from .tools import Tool
@@ -24,7 +24,6 @@ Thought = Literal["open", "optional", "none", "forbidden"]
 """How an answer begins: inside of reasoning, perhaps with it, without; or it must not reason."""
 
 _BLANKS = rf"[ \t\n]{{0,{MOST_BLANKS}}}"
-_MOST_COUNTED = 50  # characters of a text that are counted beside its end; 100 were too many
 
 
 class AnswerGrammar:
@@ -35,7 +34,7 @@ class AnswerGrammar:
 
     def __init__(
         self,
-        tools: ToolMarkers | None,
+        tools: CallForm | None,
         reasoning: ReasoningMarkers | None,
         control: Mapping[str, int | None],
     ) -> None:
@@ -56,7 +55,8 @@ class AnswerGrammar:
         lines = [f"{name}: {body}" for name, body in self._rules.items()]
         return "\n".join(["%llguidance {}", f"start: {' | '.join(starts)}", *lines, ""])
 
-    def _rule(self, name: str, body: str) -> str:
+    def rule(self, name: str, body: str) -> str:
+        """Add a rule and return its name. name: with [lazy] after it, if the rule is."""
         self._rules[name] = body
         return name.partition("[")[0]
 
@@ -67,9 +67,9 @@ class AnswerGrammar:
         assert markers
         begin = "" if is_open else markers.begin
         if begin in self._control or markers.end in self._control:
-            return f"{self._text(begin)} {self._until(markers.end, 'thought')}"
+            return f"{self.text(begin)} {self.until(markers.end, 'thought')}"
         opening = f"{_BLANKS}{escaped(begin)}" if begin else ""
-        return self._rule("thought[lazy]", f"/(?s:{opening}.*{escaped(markers.end)})/")
+        return self.rule("thought[lazy]", f"/(?s:{opening}.*{escaped(markers.end)})/")
 
     # --- what follows --------------------------------------------------------------------------
 
@@ -78,16 +78,16 @@ class AnswerGrammar:
     ) -> str:
         """Return the rule of what an answer says and calls."""
         tools = options.callable_tools if self._tools else ()
-        blanks = self._rule("blanks", f"/{_BLANKS}/") if name == "rest" else ""
+        blanks = self.rule("blanks", f"/{_BLANKS}/") if name == "rest" else ""
         if tools and options.must_call:
-            return self._rule(name, f"{blanks} {self._calls(options, tools)}")
+            return self.rule(name, f"{blanks} {self._calls(options, tools)}")
         if form:
             calls = f" | {blanks} {self._calls(options, tools)}" if tools else ""
-            return self._rule(name, f"{blanks} {form}{calls}")
+            return self.rule(name, f"{blanks} {form}{calls}")
         excluded = self._excluded(options, exclude_thought)
         if not tools:
             return self._free(name, excluded)
-        return self._rule(name, self._mixed(options, tools, name, excluded))
+        return self.rule(name, self._mixed(options, tools, name, excluded))
 
     def _mixed(
         self, options: AnswerOptions, tools: Sequence[Tool], name: str, excluded: list[str]
@@ -96,13 +96,13 @@ class AnswerGrammar:
         assert self._tools
         free = self._free(f"{name}_text", excluded)
         if self._tools.is_bare:
-            begun = self._rule("begun", f"/{_BLANKS}{escaped(self._tools.trigger)}/")
+            begun = self.rule("begun", f"/{_BLANKS}{escaped(self._tools.trigger)}/")
             return f"{begun} {self._group(options, tools)} | {free}"
-        head = self._until(self._tools.trigger, f"{name}_head", excluded)
+        head = self.until(self._tools.trigger, f"{name}_head", excluded)
         group = self._group(options, tools)
         if not self._several(options):
             return f"{head} {group} | {free}"
-        more = self._until(self._tools.trigger, "head")
+        more = self.until(self._tools.trigger, "head")
         return f"{head} {group} ({more} {group})* {self._free('tail', self._spelled())} | {free}"
 
     def _several(self, options: AnswerOptions) -> bool:
@@ -113,10 +113,10 @@ class AnswerGrammar:
     def _calls(self, options: AnswerOptions, tools: Sequence[Tool]) -> str:
         """Return calls and nothing else, from their marker on."""
         assert self._tools
-        group = f"{self._text(self._tools.trigger)} {self._group(options, tools)}"
+        group = f"{self.text(self._tools.trigger)} {self._group(options, tools)}"
         standing_alone = not self._tools.begin and not self._tools.is_bare
         if self._several(options) and standing_alone:
-            group += f" ({self._rule('blanks', f'/{_BLANKS}/')} {group})*"
+            group += f" ({self.rule('blanks', f'/{_BLANKS}/')} {group})*"
         return group
 
     # --- calls ---------------------------------------------------------------------------------
@@ -126,62 +126,25 @@ class AnswerGrammar:
         markers = self._tools
         assert markers
         bodies = " | ".join(self._call(i, tool) for i, tool in enumerate(tools))
-        call = self._rule("call", bodies)
-        begun = self._text(markers.prefix[len(markers.trigger) :])
+        call = self.rule("call", bodies)
+        begun = self.text(markers.prefix[len(markers.trigger) :])
         body = f"{begun} {call}"
         if self._several(options) and markers.begin:
-            body += f" ({self._text(markers.between + markers.opening)} {call})*"
-        return self._rule("group", f"{body} {self._text(markers.end)}")
+            body += f" ({self.text(markers.between + markers.opening)} {call})*"
+        return self.rule("group", f"{body} {self.text(markers.end)}")
 
     def _call(self, index: int, tool: Tool) -> str:
         markers = self._tools
         assert markers
-        arguments = self._arguments(index, tool)
-        name = self._text(tool.name + markers.after_name)
-        return self._rule(f"call_{index}", f"{name} {arguments} {self._text(markers.closing)}")
-
-    def _arguments(self, index: int, tool: Tool) -> str:
-        markers = self._tools
-        assert markers
-        if not markers.pairs:
-            return f"%json {json.dumps(argument_schemas.arguments_schema(tool, markers))}"
-        arguments = []
-        for number, key in enumerate(argument_schemas.properties(tool)):
-            opening = self._text(markers.pairs.opening + key + markers.pairs.middle)
-            value = self._value(f"value_{index}_{number}", tool, key)
-            rule = self._rule(f"pair_{index}_{number}", f"{opening} {value}")
-            arguments.append(rule if argument_schemas.is_required(tool, key) else f"{rule}?")
-        return " ".join(arguments)
-
-    def _value(self, name: str, tool: Tool, key: str) -> str:
-        """Return the value of an argument that is written alone, and what closes it."""
-        assert self._tools
-        assert self._tools.pairs
-        closing = self._tools.pairs.closing
-        choices = argument_schemas.choices_of(tool, key)
-        if choices:
-            return f"({' | '.join(self._text(choice + closing) for choice in choices)})"
-        if not argument_schemas.is_text(tool, key):
-            schema = argument_schemas.value_schema(tool, key, self._tools)
-            return f"%json {json.dumps(schema)} {self._text(closing)}"
-        return self._until(closing, name, lengths=self._lengths(tool, key))
-
-    def _lengths(self, tool: Tool, key: str) -> tuple[int, int | None]:
-        """Return the least and most characters of a text, as far as they can be counted."""
-        assert self._tools
-        assert self._tools.pairs
-        least, most = argument_schemas.lengths_of(tool, key)
-        is_control = self._tools.pairs.closing in self._control
-        n = max(least, most or 0) if is_control else least
-        if n <= _MOST_COUNTED:
-            return least, most
-        if tool.strict:
-            name = "minLength" if n == least else "maxLength"
-            why = f"{name} of a text without quotes may be {_MOST_COUNTED}, got {n}"
-            raise argument_schemas.refused(tool, why, f"/properties/{key}", is_broken=False)
-        return 0, None if is_control else most
+        arguments = markers.arguments.rule(self, index, tool)
+        name = self.text(tool.name + markers.after_name)
+        return self.rule(f"call_{index}", f"{name} {arguments} {self.text(markers.closing)}")
 
     # --- texts ---------------------------------------------------------------------------------
+
+    def is_control(self, text: str) -> bool:
+        """Return True if a marker is a control token."""
+        return text in self._control
 
     def _excluded(self, options: AnswerOptions, thought: bool) -> list[str]:
         """Return expressions of what an answer must not be where it begins with free text."""
@@ -204,9 +167,9 @@ class AnswerGrammar:
         return [f".*{escaped(trigger)}.*"] if all_kinds or trigger in self._control else []
 
     def _free(self, name: str, excluded: Sequence[str]) -> str:
-        return self._rule(name, self._terminal(name, "(?s:.*)", excluded))
+        return self.rule(name, self._terminal(name, "(?s:.*)", excluded))
 
-    def _until(
+    def until(
         self,
         marker: str,
         name: str,
@@ -218,11 +181,11 @@ class AnswerGrammar:
         count = "*" if lengths == (0, None) else f"{{{least},{'' if most is None else most}}}"
         if marker in self._control:
             before = dict.fromkeys((*excluded, f".*{escaped(marker)}.*"))
-            rule = self._rule(name, self._terminal(name, f"(?s:.{count})", list(before)))
+            rule = self.rule(name, self._terminal(name, f"(?s:.{count})", list(before)))
             return f"{rule} {self._part(marker)}"
         pattern = f"(?s:.{count}{escaped(marker)})"
         late = [f"(?s:.{{{n}}}{not_beginning_with(marker)})" for n in range(least)]
-        return self._rule(f"{name}[lazy]", self._terminal(name, pattern, excluded, late))
+        return self.rule(f"{name}[lazy]", self._terminal(name, pattern, excluded, late))
 
     def _terminal(
         self, name: str, pattern: str, excluded: Sequence[str], also: Sequence[str] = ()
@@ -232,9 +195,9 @@ class AnswerGrammar:
             return f"/{pattern}/"
         others = "".join(f" & /{each}/" for each in also)
         others += "".join(f" & ~/(?s:{text})/" for text in excluded)
-        return self._rule(name.upper(), f"/{pattern}/{others}")
+        return self.rule(name.upper(), f"/{pattern}/{others}")
 
-    def _text(self, text: str) -> str:
+    def text(self, text: str) -> str:
         """Return a marker as a sequence of texts, control tokens and ids.
 
         It ends before a token that ends the answer.

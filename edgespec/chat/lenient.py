@@ -11,8 +11,9 @@ from typing import Any
 
 from ..constraints.schemas import DEFINITIONS
 from ..errors import ConfigError
-from .argument_schemas import arguments_schema, check
-from .markers import PairMarkers, ToolMarkers
+from .argument_schemas import of_tool
+from .call_forms.arguments import Arguments
+from .call_forms.base import CallForm
 from .options import AnswerOptions
 from .tools import Tool
 
@@ -35,25 +36,25 @@ class LenientTools:
         self._is_wrong = is_wrong
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
-    def of(self, options: AnswerOptions, markers: ToolMarkers, owner: str = "") -> AnswerOptions:
+    def of(self, options: AnswerOptions, form: CallForm, owner: str = "") -> AnswerOptions:
         """Return options whose tools can be followed, but for strict ones."""
-        tools = tuple(self._tool(tool, markers, owner) for tool in options.tools)
+        tools = tuple(self._tool(tool, form.arguments, owner) for tool in options.tools)
         return dataclasses.replace(options, tools=tools)
 
-    def _tool(self, tool: Tool, markers: ToolMarkers, owner: str) -> Tool:
+    def _tool(self, tool: Tool, arguments: Arguments, owner: str) -> Tool:
         if tool.strict:
             return tool
-        whole = json.dumps(arguments_schema(tool, markers))
-        parameters = self._followed(owner, tool.name, whole, markers.pairs)
+        whole = json.dumps(of_tool(tool, arguments.guidance(tool)))
+        parameters = self._followed(owner, tool.name, whole, arguments)
         return tool if parameters is None else dataclasses.replace(tool, parameters=parameters)
 
     def _without(
-        self, owner: str, name: str, whole: str, pairs: PairMarkers | None
+        self, owner: str, name: str, whole: str, written: Arguments
     ) -> dict[str, Any] | None:
         """Return a schema of arguments that can be followed, None for the whole one.
 
-        Each definition and each argument is tried by itself; definitions without the others. pairs:
-        how arguments are written one by one, each of which is followed by itself then.
+        Each definition and each argument is tried by itself; definitions without the others.
+        written: how arguments are written.
         """
         schema = json.loads(whole)
         guidance = {"x-guidance": schema.pop("x-guidance")}
@@ -64,9 +65,9 @@ class LenientTools:
             return not self._is_wrong(json.dumps({**definitions, **part, **guidance}))
 
         def writable(part: Any, definitions: Mapping[str, Any]) -> bool:
-            return fits(part, definitions) and (not pairs or _is_written(part, definitions, pairs))
+            return fits(part, definitions) and _is_written(part, definitions, written)
 
-        if not pairs and fits(schema, {}):
+        if written.is_whole and fits(schema, {}):
             return None
         given = {key: _parts(schema, key) for key in DEFINITIONS if _parts(schema, key)}
         known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
@@ -93,10 +94,10 @@ def _parts(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(parts) if isinstance(parts, Mapping) else {}
 
 
-def _is_written(part: Any, definitions: Mapping[str, Any], pairs: PairMarkers) -> bool:
+def _is_written(part: Any, definitions: Mapping[str, Any], written: Arguments) -> bool:
     """Return True for an argument that can be written alone."""
     try:
-        check(Tool("a", "", {**definitions, "properties": {"a": part}}, strict=False), pairs)
+        written.check(Tool("a", "", {**definitions, "properties": {"a": part}}, strict=False))
     except ConfigError:
         return False
     return True

@@ -45,7 +45,7 @@ class Probe:
     """
 
     def __init__(self, template: str, special: Mapping[str, str]) -> None:
-        self._template = template
+        self.template = template
         self._special = special
         self._left = _MOST_RENDERINGS
         self._deadline = time.thread_time() + _MOST_SECONDS
@@ -69,7 +69,7 @@ class Probe:
             return None
         try:
             return templates.render(
-                self._template,
+                self.template,
                 messages,
                 self._special,
                 add_generation_prompt=generation,

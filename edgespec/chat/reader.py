@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 from ..constraints.texts import BLANKS
 from ..types import Part, ToolCall
-from .arguments import JsonReader, PairReader
-from .markers import ID_LENGTH, ReasoningMarkers, ToolMarkers
+from .call_forms.arguments import ArgumentsReader
+from .call_forms.base import CallForm
+from .call_forms.json_arguments import JsonReader
+from .markers import ID_LENGTH, ReasoningMarkers
 from .texts import MOST_BLANKS, matched, until
 from .tools import Tool
 
@@ -23,14 +25,14 @@ class Reader:
     A call that the end of the answer cut is no call: it is not in `calls`, though parts of it may
     have been given, and it is no content either. Blanks beside markers belong to them.
 
-    tools: the tools that may be called. is_open: the prompt has opened the reasoning. has_form: the
-    request has a form, so an answer that does not begin with a call holds none: a form can spell
-    the markers of calls, a text in JSON for example.
+    form: of calls. tools: those that may be called. is_open: the prompt has opened the reasoning.
+    has_form: the request has a form, so an answer that does not begin with a call holds none: a
+    form can spell the markers of calls, a text in JSON for example.
     """
 
     def __init__(
         self,
-        markers: ToolMarkers | None,
+        form: CallForm | None,
         reasoning: ReasoningMarkers | None,
         *,
         tools: Sequence[Tool] = (),
@@ -40,7 +42,7 @@ class Reader:
         self.content = ""
         self.reasoning = ""
         self.calls: tuple[ToolCall, ...] = ()
-        self._markers = markers
+        self._form = form
         self._reasoning = reasoning
         self._tools = tools
         self._has_form = has_form
@@ -50,7 +52,7 @@ class Reader:
         self._blanks = ""  # before what may be a call
         self._n_begun = 0
         self._call: ToolCall | None = None  # whose arguments are being read
-        self._arguments: JsonReader | PairReader = JsonReader()
+        self._arguments: ArgumentsReader = JsonReader()
         self._step = self._in_reasoning if is_open else self._at_begin
 
     def feed(self, text: str) -> list[Part]:
@@ -89,14 +91,14 @@ class Reader:
             if marker and marker.startswith(text):
                 return False
         if self._has_form:
-            self._markers = None
+            self._form = None
         self._step = self._in_content
         return True
 
     def _first_trigger(self) -> str:
         """Return the marker of calls if they are only found at the beginning of an answer."""
-        markers = self._markers
-        return markers.trigger if markers and (markers.is_bare or self._has_form) else ""
+        form = self._form
+        return form.trigger if form and (form.is_bare or self._has_form) else ""
 
     def _in_reasoning(self) -> bool:
         assert self._reasoning
@@ -108,11 +110,11 @@ class Reader:
         return ended
 
     def _in_content(self) -> bool:
-        if not self._markers or self._markers.is_bare:
+        if not self._form or self._form.is_bare:
             self._say(self._held)
             self._held = ""
             return False
-        trigger = self._markers.trigger
+        trigger = self._form.trigger
         text, triggered = self._take_until(trigger)
         self._say(text)
         if triggered:
@@ -122,13 +124,13 @@ class Reader:
 
     def _at_call(self) -> bool:
         """Read the beginning of the first of some calls; what is none is text."""
-        assert self._markers
-        n = matched(self._markers.prefix, self._held)
+        assert self._form
+        n = matched(self._form.prefix, self._held)
         if n is None:
             return False
         begun = self._begin_call(self._held[n:]) if n >= 0 else False
         if begun is False:
-            n = len(self._markers.trigger)
+            n = len(self._form.trigger)
             self._say(self._blanks + self._held[:n])
             self._held = self._held[n:]
             self._step = self._in_content
@@ -147,23 +149,23 @@ class Reader:
         return True
 
     def _after_arguments(self) -> bool:
-        assert self._markers
-        n = matched(self._markers.closing, self._held)
+        assert self._form
+        n = matched(self._form.closing, self._held)
         if n is None:
             return False
         self._held = self._held[max(n, 0) :]
-        self._step = self._after_call if n >= 0 and self._markers.begin else self._after_all
+        self._step = self._after_call if n >= 0 and self._form.begin else self._after_all
         return True
 
     def _after_call(self) -> bool:
         """Read what stands between calls that stand together, or after them."""
-        assert self._markers
-        n = matched(self._markers.between + self._markers.opening, self._held)
+        assert self._form
+        n = matched(self._form.between + self._form.opening, self._held)
         if n is not None and n >= 0:
             begun = self._begin_call(self._held[n:])
             if begun is not False:
                 return bool(begun)
-        n_end = matched(self._markers.end, self._held)
+        n_end = matched(self._form.end, self._held)
         if n is None and (n_end is None or n_end < 0):
             return False
         if n_end is None:
@@ -181,19 +183,18 @@ class Reader:
 
     def _begin_call(self, text: str) -> bool | None:
         """Begin the call whose name `text` begins with; None if more is needed, False if none."""
-        assert self._markers
+        assert self._form
         needed = False
-        pairs = self._markers.pairs
-        follows = (pairs.opening, self._markers.closing) if pairs else ("{",)
+        follows = self._form.arguments.begins(self._form.closing)
         for tool in self._tools:
             for following in follows:
-                n = matched(tool.name + self._markers.after_name + following, text)
+                n = matched(tool.name + self._form.after_name + following, text)
                 if n is not None and n >= 0:
                     self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
                     self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
                     self._n_begun += 1
                     self._held = text[n - len(following) :]
-                    self._arguments = PairReader(tool, pairs) if pairs else JsonReader()
+                    self._arguments = self._form.arguments.reader(tool)
                     self._step = self._in_arguments
                     return True
                 needed = needed or n is None

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from edgespec import SamplingParams
 from edgespec.backends.toy import ToyTokenizer
+from edgespec.chat.call_forms.base import CallForm
+from edgespec.chat.call_forms.pair_arguments import Pairs
 from edgespec.chat.constraints import AnswerConstraints
 from edgespec.chat.format import AnswerFormat
-from edgespec.chat.markers import PairMarkers, ReasoningMarkers, ToolMarkers
+from edgespec.chat.markers import ReasoningMarkers
 from edgespec.chat.options import AnswerOptions
 from edgespec.chat.tools import Tool
 from edgespec.constraints.compiler import Constraints
@@ -63,8 +65,8 @@ class Case(NamedTuple):
 
 def calls(opening, closing="", after_name=""):
     """Return markers of calls without arguments: opening, name, closing."""
-    pairs = PairMarkers("(", "=", ")")
-    return ToolMarkers(opening, after_name, closing, pairs=pairs)
+    pairs = Pairs("(", "=", ")")
+    return CallForm(opening, after_name, closing, arguments=pairs)
 
 
 def is_split_marker(words):

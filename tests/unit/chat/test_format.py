@@ -6,10 +6,12 @@ import pytest
 
 from edgespec import ConfigError, SamplingParams
 from edgespec.chat import templates
+from edgespec.chat.call_forms.base import CallForm
+from edgespec.chat.call_forms.pair_arguments import Pairs
 from edgespec.chat.constraints import AnswerConstraints
 from edgespec.chat.encoder import ConversationEncoder
 from edgespec.chat.format import AnswerFormat
-from edgespec.chat.markers import ID, INDEX, PairMarkers, ReasoningMarkers, ToolMarkers
+from edgespec.chat.markers import ID, INDEX, ReasoningMarkers
 from edgespec.chat.options import AnswerOptions
 from edgespec.chat.tools import Tool
 from edgespec.constraints.compiler import Constraints
@@ -38,35 +40,35 @@ CALLS = [
 ]
 OBJECT = ('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
 LEARNED = {
-    "object": ToolMarkers(*OBJECT),
-    "list": ToolMarkers(
+    "object": CallForm(*OBJECT),
+    "list": CallForm(
         '{"name": "', '", "arguments": ', f', "id": "{ID}"}}', "[TOOL_CALLS][", ", ", "]"
     ),
-    "closed list": ToolMarkers(
+    "closed list": CallForm(
         '{"name": "', '", "arguments": ', "}", "<TOOLCALL>[", ", ", "]</TOOLCALL>"
     ),
-    "bare": ToolMarkers('{"name": "', '", "parameters": ', "}", is_parallel=False),
-    "function": ToolMarkers("<function=", ">", "</function>", takes_text=True),
-    "name": ToolMarkers("[TOOL_CALLS]", "[ARGS]", ""),
-    "name and id": ToolMarkers("[TOOL_CALLS]", f"[CALL_ID]{ID}[ARGS]", ""),
-    "counted": ToolMarkers(
+    "bare": CallForm('{"name": "', '", "parameters": ', "}", is_parallel=False),
+    "function": CallForm("<function=", ">", "</function>", takes_text=True),
+    "name": CallForm("[TOOL_CALLS]", "[ARGS]", ""),
+    "name and id": CallForm("[TOOL_CALLS]", f"[CALL_ID]{ID}[ARGS]", ""),
+    "counted": CallForm(
         "<|call|>functions.", f":{INDEX}<|args|>", "<|call_end|>", "<|calls|>", "", "<|calls_end|>"
     ),
-    "parameters": ToolMarkers(
+    "parameters": CallForm(
         "<tool_call>\n<function=", ">", "\n</function>\n</tool_call>",
-        pairs=PairMarkers("\n<parameter=", ">\n", "\n</parameter>"),
+        arguments=Pairs("\n<parameter=", ">\n", "\n</parameter>"),
     ),
-    "keys": ToolMarkers(
+    "keys": CallForm(
         "<tool_call>", "", "\n</tool_call>",
-        pairs=PairMarkers("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+        arguments=Pairs("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
     ),
-    "invoke": ToolMarkers(
+    "invoke": CallForm(
         '<invoke name="', '">', "\n</invoke>\n", "<calls>\n", "", "</calls>",
-        pairs=PairMarkers('\n<parameter name="', '">', "</parameter>"),
+        arguments=Pairs('\n<parameter name="', '">', "</parameter>"),
     ),
-    "thinking": ToolMarkers(*OBJECT),
-    "opened": ToolMarkers(*OBJECT),
-    "control thinking": ToolMarkers("[TOOL_CALLS]", "[ARGS]", ""),
+    "thinking": CallForm(*OBJECT),
+    "opened": CallForm(*OBJECT),
+    "control thinking": CallForm("[TOOL_CALLS]", "[ARGS]", ""),
 }  # fmt: skip
 
 
@@ -334,7 +336,7 @@ def test_what_cannot_be_learned_is_refused_with_the_reason(template, reason):
 def test_calls_marked_by_what_ends_answers_are_refused():
     template = TEMPLATES["object"].replace("<tool_call>", "<|end|>")
     tokenizer = FormTokenizer(template)
-    form = AnswerFormat(None, ToolMarkers("<|end|>", ":", ""))
+    form = AnswerFormat(None, CallForm("<|end|>", ":", ""))
     with pytest.raises(ConfigError, match="which ends its answers"):
         AnswerConstraints(Constraints(tokenizer), form).of(
             SamplingParams(), AnswerOptions(TOOLS), ""

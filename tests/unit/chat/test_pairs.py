@@ -10,9 +10,10 @@ import pytest
 
 from edgespec import ConfigError, DecodeError, SamplingParams
 from edgespec.chat import argument_schemas
+from edgespec.chat.call_forms.base import CallForm
+from edgespec.chat.call_forms.pair_arguments import Pairs
 from edgespec.chat.constraints import AnswerConstraints
 from edgespec.chat.format import AnswerFormat
-from edgespec.chat.markers import PairMarkers, ToolMarkers
 from edgespec.chat.options import AnswerOptions
 from edgespec.chat.tools import Tool, tool_of
 from edgespec.constraints.compiler import Constraints
@@ -187,7 +188,7 @@ def test_long_texts_with_a_least_length():
 
 CONTROLLED = AnswerFormat(
     None,
-    ToolMarkers("<tool_call>", "\n", "</tool_call>", pairs=PairMarkers("[CALL_ID]", "=", "[ARGS]")),
+    CallForm("<tool_call>", "\n", "</tool_call>", arguments=Pairs("[CALL_ID]", "=", "[ARGS]")),
 )
 ARGS = TOKENIZER.encode("[ARGS]")[0]
 BEGUN = [*TOKENIZER.encode("<tool_call>go\n[CALL_ID]a=")]
@@ -298,7 +299,7 @@ def test_random_calls_follow_the_schema(template):
     form, rng = AnswerFormat.of(TEMPLATES[template], {}), random.Random(3)
     options = AnswerOptions((Tool("go", "", EVERYTHING),), "required", parallel_tool_calls=False)
     made = AnswerConstraints(CONSTRAINTS, form).of(SamplingParams(), options, "")
-    markers = [form.tools.pairs.closing, form.tools.closing, form.tools.pairs.opening]
+    markers = [form.tools.arguments.closing, form.tools.closing, form.tools.arguments.opening]
     found = []
     for _ in range(80):
         matcher, ids, begun = made.matcher(), [], []

@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .markers import ID, INDEX, PairMarkers, ReasoningMarkers, ToolMarkers
-from .probes import (
+from ..markers import ID, INDEX, ReasoningMarkers
+from ..probes import (
     ANSWER,
     ARGUMENTS,
     FIRST,
@@ -29,12 +29,12 @@ from .probes import (
     starts_whole,
     without_reasoning,
 )
+from . import LEARNED, register
+from .base import CallForm, NotUnderstood
+from .json_arguments import Json
+from .pair_arguments import Pairs
 
 _LONGEST = 200  # characters of a marker; more are part of another message
-
-
-class NotUnderstood(Exception):
-    """A template whose calls of tools cannot be learned, in a sentence."""
 
 
 class _Call(NamedTuple):
@@ -52,8 +52,12 @@ class _Call(NamedTuple):
     pairs: tuple[str, str] | None = None
 
 
-def learn_tools(probe: Probe, reasoning: ReasoningMarkers | None) -> ToolMarkers:
-    """Return the markers of calls. Raises NotUnderstood."""
+@register(LEARNED, "what is learned from the template itself")
+def learned(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | None:
+    """Return the form that a template writes, None if it cannot be learned.
+
+    Raises NotUnderstood for a template that takes no tools.
+    """
     without, with_tools = probe.text(generation=True), probe.text(generation=True, tools=TOOLS)
     if with_tools is None:
         raise NotUnderstood("its chat template refuses tools")
@@ -61,12 +65,10 @@ def learn_tools(probe: Probe, reasoning: ReasoningMarkers | None) -> ToolMarkers
         raise NotUnderstood("its chat template ignores tools")
     for takes_text in (False, True):
         written = _Written(probe, reasoning, takes_text)
-        markers = written.learn()
-        if markers:
-            return markers
-        if not written.wants_text:
-            break
-    raise NotUnderstood("the form in which its chat template writes calls is not understood")
+        form = written.learn()
+        if form or not written.wants_text:
+            return form
+    return None
 
 
 class _Written:
@@ -78,26 +80,27 @@ class _Written:
         self._takes_text = takes_text
         self.wants_text = False
 
-    def learn(self) -> ToolMarkers | None:
-        """Return the markers of calls, None if they are not found."""
+    def learn(self) -> CallForm | None:
+        """Return the form of calls, None if it is not found."""
         one = self._text([FIRST])
         self.wants_text = not one or str(ARGUMENTS) in one
         call = _split(one, FIRST) if one else None
         if not call:
             return None
         two = self._text([FIRST, SECOND])
-        markers: ToolMarkers | None = _around(call, two)
-        if markers and call.pairs:
+        form: CallForm | None = _around(call, two)
+        if form and call.pairs:
             empty = self._text([FIRST], {})
-            markers = _with_pairs(markers, call.pairs, empty) if empty else None
-        elif markers:
+            form = _with_pairs(form, call.pairs, empty) if empty else None
+        elif form:
             item, key = _separators(call.arguments)
             if (item + key).strip(" \n\t,:"):
                 return None
-            markers = dataclasses.replace(markers, item_separator=item, key_separator=key)
-        if not markers or max(map(len, (markers.closing, markers.end))) > _LONGEST:
+            written = Json(item_separator=item, key_separator=key)
+            form = dataclasses.replace(form, arguments=written)
+        if not form or max(map(len, (form.closing, form.end))) > _LONGEST:
             return None
-        return dataclasses.replace(markers, takes_text=self._takes_text)
+        return dataclasses.replace(form, takes_text=self._takes_text)
 
     def _text(self, names: Sequence[str], arguments: Mapping[str, Any] = ARGUMENTS) -> str | None:
         """Return an answer of calls, ids as ID; None if they are not in it."""
@@ -162,28 +165,28 @@ def _separators(arguments: str) -> tuple[str, str]:
     return rest.partition(json.dumps(second))[0], key_separator
 
 
-def _with_pairs(markers: ToolMarkers, pairs: tuple[str, str], empty: str) -> ToolMarkers | None:
-    """Return markers with those of single arguments, learned from a call that has none."""
+def _with_pairs(form: CallForm, pairs: tuple[str, str], empty: str) -> CallForm | None:
+    """Return a form with the markers of single arguments, learned from a call that has none."""
     middle, between = pairs
     _, _, after = empty.partition(FIRST)
-    after = after[: len(after) - len(markers.end)]
-    n = common_end(after, markers.closing)
+    after = after[: len(after) - len(form.end)]
+    n = common_end(after, form.closing)
     closing = starts_whole(after[len(after) - n :])
     after_name = after[: len(after) - len(closing)]
-    value_end = markers.closing[: len(markers.closing) - len(closing)]
-    opening = markers.after_name[len(after_name) :]
+    value_end = form.closing[: len(form.closing) - len(closing)]
+    opening = form.after_name[len(after_name) :]
     if not value_end or not opening or value_end + opening != between:
         return None
-    pair_markers = PairMarkers(opening, middle, value_end)
-    return dataclasses.replace(markers, after_name=after_name, closing=closing, pairs=pair_markers)
+    written = Pairs(opening, middle, value_end)
+    return dataclasses.replace(form, after_name=after_name, closing=closing, arguments=written)
 
 
 # --- several -----------------------------------------------------------------------------------
 
 
-def _around(call: _Call, two: str | None) -> ToolMarkers:
-    """Return the markers with what stands around and between calls, learned from two of them."""
-    alone = ToolMarkers(call.before, call.after_name, call.after, is_parallel=False)
+def _around(call: _Call, two: str | None) -> CallForm:
+    """Return the form with what stands around and between calls, learned from two of them."""
+    alone = CallForm(call.before, call.after_name, call.after, is_parallel=False)
     first = _split(two, FIRST) if two else None
     second = _split(first.after, SECOND) if first else None
     if not first or not second:
@@ -192,7 +195,7 @@ def _around(call: _Call, two: str | None) -> ToolMarkers:
     rest, opening = _counted(second.before[len(closing) :], call.before)
     after_name = _counted(second.after_name, call.after_name)[1]
     n = len(starts_whole(opening[len(opening) - common_end(rest, opening) :]))
-    return ToolMarkers(
+    return CallForm(
         opening[len(opening) - n :],
         after_name,
         closing,

@@ -1,0 +1,84 @@
+"""Arguments that are written as a JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import argument_schemas
+from ..tools import Tool
+from .arguments import Arguments, ArgumentsReader
+
+if TYPE_CHECKING:
+    from ..grammar import AnswerGrammar
+
+
+@dataclass(frozen=True, slots=True)
+class Json(Arguments):
+    """A JSON object with these separators."""
+
+    def texts(self) -> Iterator[str]:
+        """Yield no markers: there are none."""
+        yield from ()
+
+    def begins(self, closing: str) -> tuple[str, ...]:
+        """Return the bracket that opens the object."""
+        return ("{",)
+
+    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
+        """Return the object that follows the tool's schema."""
+        return f"%json {json.dumps(argument_schemas.of_tool(tool, self.guidance(tool)))}"
+
+    def write(self, arguments: Any) -> str:
+        """Return the object as JSON."""
+        if isinstance(arguments, str):
+            return arguments
+        separators = self.item_separator, self.key_separator
+        return json.dumps(arguments, ensure_ascii=False, separators=separators)
+
+    def reader(self, tool: Tool) -> ArgumentsReader:
+        """Return what finds the end of the object."""
+        return JsonReader()
+
+    def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the schema of all arguments."""
+        yield "", argument_schemas.of_tool(tool, self.guidance(tool))
+
+    @property
+    def is_whole(self) -> bool:
+        """True: the object is one value."""
+        return True
+
+
+class JsonReader(ArgumentsReader):
+    """Finds the end of a JSON object in text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._is_escaped = False
+
+    def take(self, text: str) -> tuple[str, str]:
+        """Return what of `text` belongs to the object, and what stands after it."""
+        at = next((i + 1 for i, char in enumerate(text) if self._ends(char)), len(text))
+        self._given += text[:at]
+        return text[:at], text[at:]
+
+    def _ends(self, char: str) -> bool:
+        """Take a character; return True if it ends the object."""
+        if self._in_string:
+            if self._is_escaped:
+                self._is_escaped = False
+            else:
+                self._is_escaped = char == "\\"
+                self._in_string = char != '"'
+        elif char == '"':
+            self._in_string = True
+        elif char in "{[":
+            self._depth += 1
+        elif char in "}]":
+            self._depth -= 1
+            self.is_complete = self._depth == 0
+        return self.is_complete

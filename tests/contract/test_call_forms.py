@@ -1,0 +1,147 @@
+"""What every form of calls has to do, however its texts are.
+
+What is written in a form is allowed and read back, and so is all that its grammar generates.
+"""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from edgespec import SamplingParams
+from edgespec.chat import call_forms
+from edgespec.chat.constraints import AnswerConstraints
+from edgespec.chat.encoder import ConversationEncoder
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.options import AnswerOptions
+from edgespec.chat.probes import Probe
+from edgespec.chat.tools import Tool
+from edgespec.constraints.compiler import Constraints
+from tests.helpers.chat_templates import PUBLISHED, SPECIAL, published
+from tests.helpers.formats import END, TEMPLATES, FormTokenizer
+
+pytest.importorskip("llguidance")
+validators = pytest.importorskip("jsonschema_rs")
+
+PUBLISHED_IN = {  # forms that are not learned, and a published template of each
+    "granite_3": "ibm-granite-granite-3.3-2B-Instruct",
+}
+FORMS = TEMPLATES | {
+    name: (PUBLISHED / f"{file}.jinja").read_text("utf-8") for name, file in PUBLISHED_IN.items()
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "maxLength": 12},
+        "n": {"type": "integer"},
+        "unit": {"enum": ["c", "f"]},
+        "more": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+    },
+    "required": ["text", "unit"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool("get", "Get it.", SCHEMA), Tool("get_all", "Get all.", SCHEMA), Tool("now"))
+CALLS = [
+    ("get_all", {"text": 'a "é" {b} <x', "n": -3, "unit": "c", "more": [True]}),
+    ("get", {"text": "", "unit": "f"}),
+    ("now", {}),
+]
+REQUIRED = AnswerOptions(TOOLS, "required")
+
+
+def messages(calls):
+    return [
+        {"id": f"abcdef{i:03}", "type": "function", "function": {"name": name, "arguments": given}}
+        for i, (name, given) in enumerate(calls)
+    ]
+
+
+def constraint(name):
+    made = Constraints(FormTokenizer(FORMS[name]))
+    return AnswerConstraints(made, AnswerFormat.of(FORMS[name], SPECIAL)).of(
+        SamplingParams(), REQUIRED, ""
+    )
+
+
+def read(name, pieces):
+    """Return the calls of an answer that comes in pieces, and its content."""
+    reader = AnswerFormat.of(FORMS[name], SPECIAL).reader(REQUIRED, "")
+    for piece in pieces:
+        reader.feed(piece)
+    reader.end()
+    return [(call.name, json.loads(call.arguments)) for call in reader.calls], reader.content
+
+
+def test_every_form_has_a_template_here():
+    own = {entry.name for entry in call_forms.known.own()}
+    assert own == {call_forms.LEARNED, *PUBLISHED_IN}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_calls_as_they_are_written_are_allowed_and_read(name):
+    form = AnswerFormat.of(FORMS[name], SPECIAL).tools
+    calls = CALLS if form.is_parallel else CALLS[:1]
+    written = form.write(messages(calls))
+    matcher = constraint(name).matcher()
+    for token in FormTokenizer(FORMS[name]).encode(written):
+        matcher.accept([token])
+    assert matcher.allows(END)
+    for cut in range(len(written)):
+        assert read(name, [written[:cut], written[cut:]]) == (calls, ""), cut
+    assert read(name, written) == (calls, "")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_call_that_the_grammar_generates_is_read(name):
+    """Answers at random, with many beginnings of markers, are calls that follow their schemas."""
+    rng, made = random.Random(5), constraint(name)
+    tokenizer = FormTokenizer(FORMS[name])
+    markers = [each for each in AnswerFormat.of(FORMS[name], SPECIAL).texts.split("\n") if each]
+    validator = validators.validator_for(SCHEMA)
+    n_read = 0
+    for _ in range(25):
+        matcher, ids, begun = made.matcher(), [], []
+        while len(ids) < 300 and not matcher.has_ended:
+            allowed = np.flatnonzero(matcher.mask())
+            if not begun and rng.random() < 0.3:
+                begun = tokenizer.encode(rng.choice(markers))
+            wanted = begun.pop(0) if begun else END
+            if wanted not in allowed:
+                wanted, begun = int(rng.choice(list(allowed))), []
+            ids.append(wanted)
+            matcher.accept([wanted])
+        if ids[-1] != END:
+            continue
+        pieces = [made.shown.get(token) or tokenizer.piece(token) for token in ids]
+        text = b"".join(pieces).decode("utf-8", "replace")
+        cuts = sorted(rng.sample(range(len(text) + 1), 3))
+        calls, content = read(name, [text[a:b] for a, b in zip([0, *cuts], [*cuts, None])])  # noqa: B905
+        assert (bool(calls), content) == (True, ""), text
+        for called, arguments in calls:
+            assert arguments == {} if called == "now" else validator.is_valid(arguments), text
+        n_read += len(calls)
+    assert n_read >= 10
+
+
+@pytest.mark.parametrize("name", PUBLISHED_IN)
+def test_calls_of_earlier_answers_are_written_in_the_form(name):
+    form = AnswerFormat.of(FORMS[name], SPECIAL)
+    called = {"role": "assistant", "content": "", "tool_calls": messages(CALLS)}
+    history = [
+        {"role": "user", "content": "Well?"}, called,
+        {"role": "tool", "tool_call_id": "abcdef000", "name": "get_all", "content": "4711"},
+    ]  # fmt: skip
+    encoder = ConversationEncoder(FormTokenizer(FORMS[name]), parse_special=True)
+    rendered = encoder.render(history, options=AnswerOptions(TOOLS))
+    assert rendered.count(form.tools.write(messages(CALLS))) == 1
+    assert rendered.index("get_all") < rendered.index("4711")
+
+
+@pytest.mark.parametrize("path", published(), ids=lambda path: path.stem)
+def test_at_most_one_form_that_is_not_learned_knows_a_template(path):
+    probe = Probe(path.read_text("utf-8"), SPECIAL)
+    others = [name for name in PUBLISHED_IN if call_forms.known.entry(name).make(probe, None)]
+    assert len(others) <= 1
+    if path.stem in PUBLISHED_IN.values():
+        assert [PUBLISHED_IN[name] for name in others] == [path.stem]
