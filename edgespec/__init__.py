@@ -9,10 +9,7 @@ with edgespec.load("smollm2-135m") as engine:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import drafters, hub, policies
-from .backends.base import Capabilities, Model
-from .backends.toy import ToyModel, ToyTokenizer
-from .chat.chat import Chat
+from . import convert as _package  # before the function of this name
 from .config import (
     EngineConfig,
     RemoteConfig,
@@ -20,10 +17,6 @@ from .config import (
     SamplingParams,
     SpeculativeConfig,
 )
-from .convert.conversion import Conversion, ConversionOptions, convert
-from .convert.heads.conversion import HeadConversion, convert_head
-from .convert.upgrade import add_hidden_states, add_tree_inputs
-from .engine import Engine
 from .errors import (
     Aborted,
     CannotTruncate,
@@ -48,15 +41,21 @@ from .errors import (
     VerifierUnavailable,
     VocabularyMismatch,
 )
-from .loading.assembly import assemble
-from .loading.connect import connect
-from .loading.load import load
-from .sampling import rules
-from .types import Completion, Event, Logprob, Outputs, Part, Stats, ToolCall
 
 if TYPE_CHECKING:
+    from . import drafters, hub, policies
+    from .backends.base import Capabilities, Model
+    from .backends.toy import ToyModel, ToyTokenizer
+    from .chat.chat import Chat
     from .chat.options import AnswerOptions
     from .chat.tools import Tool
+    from .convert.conversion import Conversion, ConversionOptions, convert
+    from .convert.heads.conversion import HeadConversion, convert_head
+    from .convert.upgrade import add_hidden_states, add_tree_inputs
+    from .engine import Engine
+    from .loading.assembly import assemble
+    from .loading.connect import connect
+    from .loading.load import load
     from .measure.doctor import diagnose, diagnose_verifier
     from .measure.findings import Finding
     from .measure.formats import Format
@@ -64,6 +63,8 @@ if TYPE_CHECKING:
     from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
     from .measure.results import Candidate, Choice, Tuning
     from .measure.tuning import forget, tune
+    from .sampling import rules
+    from .types import Completion, Event, Logprob, Outputs, Part, Stats, ToolCall
 
 __version__ = "0.1.0"
 
@@ -142,9 +143,20 @@ __all__ = [
     "tune",
 ]
 
-_LATER = {  # imported when they are first asked for, which keeps `import edgespec` quick
+_PACKAGES = ("drafters", "hub", "policies")
+_HOMES = {  # imported when they are first asked for, which keeps `import edgespec` quick
+    "backends.base": ("Capabilities", "Model"),
+    "backends.toy": ("ToyModel", "ToyTokenizer"),
+    "chat.chat": ("Chat",),
     "chat.options": ("AnswerOptions",),
     "chat.tools": ("Tool",),
+    "convert.conversion": ("Conversion", "ConversionOptions", "convert"),
+    "convert.heads.conversion": ("HeadConversion", "convert_head"),
+    "convert.upgrade": ("add_hidden_states", "add_tree_inputs"),
+    "engine": ("Engine",),
+    "loading.assembly": ("assemble",),
+    "loading.connect": ("connect",),
+    "loading.load": ("load",),
     "measure.doctor": ("diagnose", "diagnose_verifier"),
     "measure.findings": ("Finding",),
     "measure.formats": ("Format",),
@@ -152,11 +164,17 @@ _LATER = {  # imported when they are first asked for, which keeps `import edgesp
     "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
+    "sampling": ("rules",),
+    "types": ("Completion", "Event", "Logprob", "Outputs", "Part", "Stats", "ToolCall"),
 }
+
+del convert, _package
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
+    if name in _PACKAGES:
+        return importlib.import_module(f".{name}", __name__)
+    for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

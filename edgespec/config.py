@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta
 
 from .errors import ConfigError
+from .setting import Setting, check, described
 
 T = TypeVar("T")
 
-_LARGEST = 2**31 - 1
 _MOST_BIAS = 1e6  # far beyond all logits, and far from the ends of float32
 _MOST_THREADS = 512  # of llama.cpp, whose process ends beyond
+_SHAPES = {"shapes_rows": True}
 
 _ALIASES = {  # Hugging Face's names for the same things
     "num_assistant_tokens": "num_speculative_tokens",
@@ -52,26 +54,6 @@ def did_you_mean(name: str, known: list[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
 
 
-def _require(
-    name: str, value: float | None, low: float, high: float = math.inf, *, whole: bool = False
-) -> None:
-    """Raise ConfigError unless `value` is None or a number from `low` to `high`.
-
-    Whole numbers go up to that of an int32 where no other bound is given: engines take no more.
-    """
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        raise ConfigError(f"{name} must be a number, got {value!r:.80}")
-    if whole and not isinstance(value, int):
-        raise ConfigError(f"{name} must be a whole number, got {value!r:.80}")
-    largest = high if high < math.inf else _LARGEST if whole else sys.float_info.max
-    if not (low <= value <= largest or value == high):
-        open_ended = high == math.inf and value < low
-        bounds = f"at least {low}" if open_ended else f"between {low} and {largest}"
-        raise ConfigError(f"{name} must be {bounds}, got {value!r:.80}")
-
-
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
     """Return one or several values of a kind as a tuple. Raises ConfigError for another kind."""
     one = isinstance(values, (kind, Mapping)) or not isinstance(values, Iterable)
@@ -93,30 +75,14 @@ def _paths(name: str, values: Any) -> tuple[str, ...]:
         raise ConfigError(f"{name} must be paths, got {values!r:.80}") from None
 
 
-def _check_kinds(settings: Any) -> None:
-    """Raise ConfigError for a field that takes a bool or a text and has none, or a number and has
-    None.
-    """
-    for known in fields(settings):
-        value, kind = getattr(settings, known.name), str(known.type)
-        if kind.startswith("bool") and not isinstance(value, bool):
-            if value is not None or "None" not in kind:
-                raise ConfigError(f"{known.name} must be True or False, got {value!r:.80}")
-        elif kind in ("int", "float") and value is None:
-            raise ConfigError(f"{known.name} must be a number, got None; leave it out")
-        elif kind == "str" and not isinstance(value, str):
-            raise ConfigError(f"{known.name} must be text, got {value!r:.80}")
-
-
 def _check_bias(bias: Any) -> None:
     if not isinstance(bias, Mapping):
         raise ConfigError(f"logit_bias must map token ids to numbers, got {bias!r}")
     for token, value in bias.items():
-        _require("a token id in logit_bias", token, 0, whole=True)
-        if value is None:
-            raise ConfigError(f"logit_bias of token {token} must be a number, got None")
+        Setting("a token id in logit_bias", int, ge=0).check(token)
         if value != -math.inf:
-            _require(f"logit_bias of token {token}", value, -_MOST_BIAS, _MOST_BIAS)
+            of_token = f"logit_bias of token {token}"
+            Setting(of_token, float, ge=-_MOST_BIAS, le=_MOST_BIAS).check(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +90,27 @@ class RepetitionDetection:
     """Says when an answer that repeats itself ends, with the finish reason "repetition".
 
     As in vLLM, it ends at the first token with which its last tokens are a span of min_pattern_size
-    to max_pattern_size tokens, min_count times in a row; max_pattern_size 0 is off. min_tokens:
-    what repeats has at least so many tokens in all, which lets short spans repeat more often.
+    to max_pattern_size tokens, min_count times in a row. min_tokens lets short spans repeat more
+    often.
     """
 
-    max_pattern_size: int = 0
-    min_pattern_size: int = 1
-    min_count: int = 0
-    min_tokens: int = 0
+    max_pattern_size: Annotated[
+        int, Meta(ge=0, le=1024, description="Most tokens of a span that is repeated, 0 is off.")
+    ] = 0
+    min_pattern_size: Annotated[
+        int, Meta(ge=0, le=1024, description="Least tokens of the span.")
+    ] = 1
+    min_count: Annotated[
+        int, Meta(ge=0, description="How often in a row the span comes, at least 2.")
+    ] = 0
+    min_tokens: Annotated[
+        int, Meta(ge=0, description="Least tokens of all its repetitions; edgespec's, not vLLM's.")
+    ] = 0
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _require("max_pattern_size", self.max_pattern_size, 0, 1024, whole=True)
-        _require("min_pattern_size", self.min_pattern_size, 0, whole=True)
-        _require("min_count", self.min_count, 2 if self.max_pattern_size else 0, whole=True)
-        _require("min_tokens", self.min_tokens, 0, whole=True)
+        check(self)
+        if self.max_pattern_size and self.min_count < 2:
+            raise ConfigError(f"min_count must be at least 2, got {self.min_count}")
         object.__setattr__(self, "min_pattern_size", max(1, self.min_pattern_size))  # vLLM sends 0
         if 0 < self.max_pattern_size < self.min_pattern_size:
             raise ConfigError(
@@ -162,70 +134,147 @@ class SamplingParams:
     """The settings of one request.
 
     Transforms are applied in this order: logit_bias, repetition_penalty (prompt and output),
-    presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p.
-    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. Where a request to an engine does
-    not name these and the penalties, it gets those of `Engine.sampling`. logit_bias maps token ids
-    to what is added to their logits (-inf forbids). seed None: a fresh one every time.
+    presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p. Where a
+    request to an engine does not name these and the penalties, it gets those of `Engine.sampling`.
 
-    max_tokens None: until the context is full. time_limit_s: seconds, counted from the call;
-    what is there by then is returned, and 0 or less means that no time is left. stop: strings that
-    end the text and are not part of it.
-    logprobs: None, or how many of the likeliest tokens to report beside each emitted one.
-    disable_spec_decode and num_draft_tokens switch or bound speculation for this request.
-    repetition_detection: when an answer that repeats itself ends, a RepetitionDetection or a
-    mapping of its fields; None never ends one. It does not end an answer that has a form.
-
-    One of these says what an answer has to look like, to its last token; max_tokens may cut it.
-    schema: a JSON schema (a mapping, or its text), or a type whose values answers are: a pydantic
-    model, dataclass, msgspec Struct or TypedDict. regex: a regular expression for all of it.
-    grammar: a grammar in Lark's form as llguidance reads it, or in llama.cpp's (GBNF). choices:
-    texts, one of which it is.
+    Without max_tokens an answer ends with the context at the latest. time_limit_s is counted from
+    the call, and 0 or less means that no time is left. schema, regex, grammar and choices say what
+    an answer has to look like, to its last token, of which max_tokens may cut some; a request has
+    one of them at most.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    max_tokens: int | None = None
-    time_limit_s: float | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    disable_spec_decode: bool = False
-    num_draft_tokens: int | None = None
-    repetition_detection: RepetitionDetection | None = None
-    schema: Any = None
-    regex: str | None = None
-    grammar: str | None = None
-    choices: tuple[str, ...] | None = None
+    temperature: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100,
+            extra=_SHAPES,
+            description="Temperature; 0 always takes the most likely token.",
+        ),
+    ] = 0.0
+    top_k: Annotated[
+        int, Meta(ge=0, extra=_SHAPES, description="Keep the K most likely tokens, 0 for all.")
+    ] = 0
+    top_p: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            extra=_SHAPES,
+            description="Keep the most likely tokens that together have this probability.",
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            extra=_SHAPES,
+            description="Drop tokens less likely than this fraction of the most likely token's "
+            "probability.",
+        ),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Meta(
+            ge=0.01,
+            le=100,
+            extra=_SHAPES,
+            description="Divide the logits of tokens that occurred before by this, 1 for none.",
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        Meta(
+            ge=-100,
+            le=100,
+            extra=_SHAPES,
+            description="Subtract this from the logits of tokens in the answer so far.",
+        ),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Meta(
+            ge=-100,
+            le=100,
+            extra=_SHAPES,
+            description="Subtract this as often as the token is in the answer so far.",
+        ),
+    ] = 0.0
+    logit_bias: Annotated[
+        Mapping[int, float],
+        Meta(description="Token ids, and what is added to their logits; -inf forbids a token."),
+    ] = field(default_factory=dict)
+    seed: Annotated[
+        int | None,
+        Meta(
+            ge=0,
+            le=2**64 - 1,
+            description="Seed of the random numbers: the same seed gives the same text, with and "
+            "without speculation.",
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Meta(ge=1, description="Most tokens of the answer."),
+    ] = None
+    time_limit_s: Annotated[
+        float | None,
+        Meta(
+            extra={"on_the_wire": {"ge": 0, "le": 86400}},
+            description="End the answer after so many seconds, with what is there by then.",
+        ),
+    ] = None
+    stop: Annotated[
+        tuple[str, ...], Meta(description="Texts that end the answer and are not part of it.")
+    ] = ()
+    stop_token_ids: Annotated[tuple[int, ...], Meta(description="Tokens that end the answer.")] = ()
+    ignore_eos: Annotated[bool, Meta(description="Go on where the model would end its answer.")] = (
+        False
+    )
+    logprobs: Annotated[
+        int | None,
+        Meta(
+            ge=0,
+            le=100,
+            description="How many of the most likely tokens to report with each token of the "
+            "answer.",
+        ),
+    ] = None
+    disable_spec_decode: Annotated[bool, Meta(description="Decode this request plainly.")] = False
+    num_draft_tokens: Annotated[
+        int | None, Meta(ge=0, le=1024, description="Most tokens drafted in a step, 0 for none.")
+    ] = None
+    repetition_detection: Annotated[
+        RepetitionDetection | None,
+        Meta(
+            description="End an answer that repeats itself, by vLLM's rule; an answer that has a "
+            "form goes on."
+        ),
+    ] = None
+    schema: Annotated[
+        Any,
+        Meta(
+            description="The answer is JSON that follows this JSON schema: a mapping or its text, "
+            "or a type: a pydantic model, dataclass, msgspec Struct or TypedDict."
+        ),
+    ] = None
+    regex: Annotated[
+        str | None, Meta(description="All of the answer matches this regular expression.")
+    ] = None
+    grammar: Annotated[
+        str | None,
+        Meta(description="The answer follows this grammar, in llama.cpp's form (GBNF) or Lark's."),
+    ] = None
+    choices: Annotated[
+        tuple[str, ...] | None, Meta(description="The answer is one of these texts.")
+    ] = None
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
+        check(self)
         self._check_constraint()
-        _require("temperature", self.temperature, 0)
-        _require("top_k", self.top_k, 0, whole=True)
-        _require("top_p", self.top_p, 0, 1)
-        _require("min_p", self.min_p, 0, 1)
-        _require("repetition_penalty", self.repetition_penalty, 0.01, 100)
-        _require("presence_penalty", self.presence_penalty, -100, 100)
-        _require("frequency_penalty", self.frequency_penalty, -100, 100)
-        _require("seed", self.seed, 0, 2**64 - 1, whole=True)
-        _require("max_tokens", self.max_tokens, 1, whole=True)
-        _require("time_limit_s", self.time_limit_s, -math.inf)
         if self.time_limit_s is not None:  # a deadline that has passed: no time is left
             object.__setattr__(self, "time_limit_s", max(self.time_limit_s, 0))
-        _require("logprobs", self.logprobs, 0, 100, whole=True)
-        _require("num_draft_tokens", self.num_draft_tokens, 0, whole=True)
-        if self.temperature == math.inf:
-            raise ConfigError("temperature must be finite, got inf")
-        if self.top_p == 0:
-            raise ConfigError("top_p must be above 0; use temperature=0 for greedy decoding")
         stop = _several("stop", self.stop, str)
         if "" in stop:
             raise ConfigError("a stop string must not be empty")
@@ -242,9 +291,6 @@ class SamplingParams:
             object.__setattr__(self, "choices", _several("choices", self.choices, str))
             if not self.choices:
                 raise ConfigError("choices is empty; give at least one text, or leave it out")
-        for name in ("regex", "grammar"):
-            if (value := getattr(self, name)) is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} must be text, got {value!r:.80}")
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} were given; an answer follows one of them")
@@ -285,50 +331,100 @@ Remember = Literal["all", "rates", "nothing"]
 class SpeculativeConfig:
     """The settings of speculation; names after vLLM, Hugging Face's as aliases.
 
-    method: names of drafters separated by commas, "auto" or "none" (plain decoding). "suffix"
-    (alias "ngram") is prompt lookup, "draft_model" a draft model (`model`, or one that the
-    catalogue suggests); "auto" uses both, if there is a draft model. `edgespec.drafters.names()`
-    lists all, those of other packages included. policy: what decides how much is drafted, one of
-    `edgespec.policies.names()`; "auto" is "adaptive", or "fixed" where a depth is named. options:
-    settings of drafters and policy that have no field here. Names and options are checked when a
-    model is loaded.
-    num_speculative_tokens, draft_p_min: without them every step decides from measured costs what
-    to draft and how much. With one of them the depth is fixed: at most so many tokens (4), and
-    a draft ends where its estimated acceptance probability (lookup) or the largest probability of
-    the draft model's row falls below draft_p_min (0.75). min_speculative_tokens: shorter drafts
-    of a fixed depth are not worth a step.
-    prompt_lookup_min: shortest match, in tokens, that prompt lookup drafts from; by default 2, and
-    1 if a draft of one token is free (ONNX models whose single tokens are evaluated as two).
-    acceptance: the rule for drafts drawn at temperature > 0, one of
-    `edgespec.sampling.rules.names()`. "block" is the default, and means
-    "coupled" for requests that give a seed, so that the same seed gives the same text;
-    "coupled" makes the text a function of seed and target alone; "deterministic" lets the
-    draft model propose its likeliest token instead of drawing one.
-    draft_window: how many of a text's latest tokens a draft model sees beside the first few; 0 for
-    all that its context holds, None for what measured costs say.
-    remember: what is kept on this disk for later processes, unless depths are fixed: the "rates" at
-    which drafts came true, by kind of evidence, "all" the tokens that likely follow one as well, or
-    "nothing".
-    draft_corpus: files and folders to draft from as well; None takes what `edgespec corpus add` has
-    added for the model's vocabulary, () nothing. draft_memory: earlier answers to draft from: "off"
-    for those of the conversation only, "process" for all that this engine gave, "disk" for those
-    of earlier processes as well, and then answers are kept on this disk. Answers for an `owner`
-    are used for that one only, and are not kept on disk.
+    `edgespec.drafters.names()`, `edgespec.policies.names()` and `edgespec.rules.names()` list what
+    method, policy and acceptance may be; names and options are checked when a model is loaded.
+    Without num_speculative_tokens and draft_p_min every step decides from measured costs what to
+    draft and how much; with one of them the depth is fixed.
+
+    "block", the default acceptance, means "coupled" for requests that give a seed, so that the same
+    seed gives the same text; "coupled" makes the text a function of seed and target alone;
+    "deterministic" lets the draft model propose its likeliest token instead of drawing one. Answers
+    for an `owner` are drafted from for that one only, and are not kept on disk.
     """
 
-    method: str = "auto"
-    model: str | None = None
-    num_speculative_tokens: int | None = None
-    min_speculative_tokens: int = 1
-    draft_p_min: float | None = None
-    prompt_lookup_min: int | None = None
-    acceptance: str = "block"
-    draft_window: int | None = None
-    remember: Remember = "all"
-    draft_corpus: tuple[str, ...] | None = None
-    draft_memory: DraftMemory = "process"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    policy: str = "auto"
+    method: Annotated[
+        str,
+        Meta(
+            description="What drafts tokens: names of drafters separated by commas, or none (plain "
+            "decoding). suffix (ngram) is prompt lookup, draft_model a draft model; auto chooses "
+            "at every step."
+        ),
+    ] = "auto"
+    model: Annotated[
+        str | None,
+        Meta(description="The draft model; left out, one that the catalogue suggests."),
+    ] = None
+    num_speculative_tokens: Annotated[
+        int | None,
+        Meta(ge=0, le=31, description="Most tokens drafted in a step; 4 where the depth is fixed."),
+    ] = None
+    min_speculative_tokens: Annotated[
+        int,
+        Meta(ge=0, le=31, description="Do not use drafts of a fixed depth shorter than this."),
+    ] = 1
+    draft_p_min: Annotated[
+        float | None,
+        Meta(
+            ge=0,
+            le=1,
+            description="End a draft where its probability falls below this; 0.75 where the depth "
+            "is fixed.",
+        ),
+    ] = None
+    prompt_lookup_min: Annotated[
+        int | None,
+        Meta(
+            ge=1,
+            description="Shortest match, in tokens, that prompt lookup drafts from; 2, or 1 where "
+            "a draft of one token is free (ONNX models whose single tokens are evaluated as two).",
+        ),
+    ] = None
+    acceptance: Annotated[
+        str,
+        Meta(description="Acceptance rule for drafts at a temperature above 0."),
+    ] = "block"
+    draft_window: Annotated[
+        int | None,
+        Meta(
+            ge=0,
+            description="How many of the latest tokens a draft model sees next to the first few, "
+            "0 for all that its context holds; left out, what measured costs say.",
+        ),
+    ] = None
+    remember: Annotated[
+        Remember,
+        Meta(
+            description="What of drafts is kept on this disk for later processes, unless depths "
+            "are fixed: the rates at which they came true; all: the tokens that likely follow one "
+            "as well; or nothing. No text is kept."
+        ),
+    ] = "all"
+    draft_corpus: Annotated[
+        tuple[str, ...] | None,
+        Meta(
+            description="Files and folders to draft from as well, () for none; left out, what "
+            "`edgespec corpus add` has added for the model's vocabulary."
+        ),
+    ] = None
+    draft_memory: Annotated[
+        DraftMemory,
+        Meta(
+            description="Earlier answers to draft from: off: those of the conversation only; "
+            "process: all that this engine gave; disk: those of earlier processes too, and "
+            "answers are kept on this disk."
+        ),
+    ] = "process"
+    options: Annotated[
+        Mapping[str, Any],
+        Meta(description="Settings of drafters and policy that have no field here."),
+    ] = field(default_factory=dict)
+    policy: Annotated[
+        str,
+        Meta(
+            description="What decides how much is drafted; auto is adaptive, by measured costs, or "
+            "fixed where a depth is given."
+        ),
+    ] = "auto"
 
     @property
     def has_memory(self) -> bool:
@@ -347,23 +443,11 @@ class SpeculativeConfig:
         return 4 if depth is None else depth, 0.75 if p_min is None else p_min
 
     def __post_init__(self) -> None:
-        for name in ("method", "policy", "acceptance"):
-            if not isinstance(value := getattr(self, name), str):
-                raise ConfigError(f"{name} must be a name, got {value!r}")
+        check(self)
         if not isinstance(self.options, Mapping):
             raise ConfigError(f"options must map names to values, got {self.options!r}")
-        for name, known in (
-            ("remember", Remember), ("draft_memory", DraftMemory),
-        ):  # fmt: skip
-            if (value := getattr(self, name)) not in (all_known := known.__args__):  # type: ignore[attr-defined]
-                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(all_known)}")
         if self.draft_corpus is not None:
             object.__setattr__(self, "draft_corpus", _paths("draft_corpus", self.draft_corpus))
-        _require("num_speculative_tokens", self.num_speculative_tokens, 0, 31, whole=True)
-        _require("min_speculative_tokens", self.min_speculative_tokens, 0, 31, whole=True)
-        _require("draft_p_min", self.draft_p_min, 0, 1)
-        _require("prompt_lookup_min", self.prompt_lookup_min, 1, whole=True)
-        _require("draft_window", self.draft_window, 0, whole=True)
         depth, _ = self.fixed or (0, None)
         if 0 < depth < self.min_speculative_tokens:
             raise ConfigError(
@@ -373,71 +457,111 @@ class SpeculativeConfig:
 
 
 Priority = Literal["low", "normal", "high"]
-KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The settings with which a model is loaded.
 
-    n_ctx: context in tokens, 0 = what the model was trained for, at most 8192.
-    n_threads, n_threads_batch: for single steps and for prefill; 0 = the physical cores.
-    max_cores: most threads of any kind, whatever else was given or tuned; 0 = no limit.
-    dynamic_threads: fewer threads while other programs use the cores, and all of them again when
-    they have left; False: always the numbers above. With batch_invariant it changes between
-    requests only. GGUF only. prio: priority of this process, for all of its models; "high" needs
-    permission.
-    n_gpu_layers: -1 = everything that fits where the build can offload. device: the GPUs to use, by
-    llama.cpp's names with commas between them ("Vulkan0"), or "none"; "" for those with memory of
-    their own; GGUF only. n_batch: tokens a prefill chunk. on_busy: what a second request
-    does while one is running.
-    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch: GGUF only.
-    requantize: a draft model that is a GGUF may be drafted with as Q4_0 where that is faster, which
-    CPUs often are; the copy is made once (`requantization`). Targets are always as they are.
-    provider: ONNX only: "cpu", "cuda" or another one of onnxruntime's; "auto" is CUDA where the
-    build has it.
-    batch_invariant: rows that do not depend on how many tokens are evaluated at once, so that
-    text with and without speculation is the same to the last near tie; on CPUs about a fifth
-    slower. A GGUF runs with flash attention, without repacked weights and with bf16 values in the
-    cache, and drafts are kept as short as rows stay equal; an ONNX graph evaluates single tokens
-    as two where its kernels treat them otherwise.
+    With batch_invariant a GGUF runs with flash attention, without repacked weights and with bf16
+    values in the cache, drafts are kept as short as rows stay equal, and the number of threads
+    changes between requests only; an ONNX graph evaluates single tokens as two where its kernels
+    treat them otherwise. The copy that requantize makes is made once; targets are always as they
+    are. flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device and dynamic_threads
+    act on GGUF models only, provider on ONNX models.
     """
 
-    n_ctx: int = 0
-    n_threads: int = 0
-    n_threads_batch: int = 0
-    max_cores: int = 0
-    dynamic_threads: bool = True
-    prio: Priority = "normal"
-    n_gpu_layers: int = -1
-    device: str = ""
-    n_batch: int = 512
-    flash_attn: Literal["auto", "on", "off"] = "auto"
-    type_k: str = "f16"
-    type_v: str = "f16"
-    use_extra_bufts: bool = True
-    requantize: bool = True
-    provider: str = "auto"
-    batch_invariant: bool = False
-    on_busy: Literal["wait", "error"] = "wait"
+    n_ctx: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Context length in tokens; 0 for what the model was trained with, at most "
+            "8192.",
+        ),
+    ] = 0
+    n_threads: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_MOST_THREADS,
+            description="Number of threads that generate, 0 for one on each core.",
+        ),
+    ] = 0
+    n_threads_batch: Annotated[
+        int,
+        Meta(ge=0, le=_MOST_THREADS, description="Number of threads that read the prompt."),
+    ] = 0
+    max_cores: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Use at most so many cores, whatever else was given or tuned; 0 for no "
+            "limit.",
+        ),
+    ] = 0
+    dynamic_threads: Annotated[
+        bool, Meta(description="Use fewer threads while other programs use the cores.")
+    ] = True
+    prio: Annotated[
+        Priority,
+        Meta(
+            description="Priority of the process; low lets other programs go first, high needs "
+            "permission."
+        ),
+    ] = "normal"
+    n_gpu_layers: Annotated[
+        int,
+        Meta(ge=-1, description="Number of layers to put on the GPU; -1 for as many as fit."),
+    ] = -1
+    device: Annotated[
+        str,
+        Meta(
+            description="The GPUs to use, as `edgespec doctor` names them, with commas between "
+            "them, or none; left out, those that have memory of their own."
+        ),
+    ] = ""
+    n_batch: Annotated[
+        int, Meta(ge=32, description="Tokens of the prompt that are evaluated at once.")
+    ] = 512
+    flash_attn: Annotated[
+        Literal["auto", "on", "off"], Meta(description="Whether to use flash attention.")
+    ] = "auto"
+    type_k: Annotated[
+        CacheType, Meta(description="Number format of the keys in the KV cache: f16, q8_0, …")
+    ] = "f16"
+    type_v: Annotated[CacheType, Meta(description="Number format of the values in it.")] = "f16"
+    use_extra_bufts: Annotated[
+        bool, Meta(description="Let llama.cpp repack weights for this processor.")
+    ] = True
+    requantize: Annotated[
+        bool,
+        Meta(
+            description="Let a GGUF draft model run as a Q4_0 copy where this CPU evaluates that "
+            "faster. The copy is made once; the text stays the same."
+        ),
+    ] = True
+    provider: Annotated[
+        str,
+        Meta(
+            description="Execution provider for an ONNX model: auto, cpu, cuda or another of "
+            "onnxruntime's; auto is CUDA where the build has it."
+        ),
+    ] = "auto"
+    batch_invariant: Annotated[
+        bool,
+        Meta(
+            description="Compute in a way in which drafts never change the text, not even where "
+            "two tokens are almost equally likely. About a fifth slower on CPUs."
+        ),
+    ] = False
+    on_busy: Annotated[
+        Literal["wait", "error"],
+        Meta(description="What a second request does while one is running."),
+    ] = "wait"
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _require("n_ctx", self.n_ctx, 0, whole=True)
-        _require("n_threads", self.n_threads, 0, _MOST_THREADS, whole=True)
-        _require("n_threads_batch", self.n_threads_batch, 0, _MOST_THREADS, whole=True)
-        _require("max_cores", self.max_cores, 0, whole=True)
-        _require("n_gpu_layers", self.n_gpu_layers, -1, whole=True)
-        _require("n_batch", self.n_batch, 32, whole=True)
-        for name, value, known in (
-            ("type_k", self.type_k, KV_TYPES),
-            ("type_v", self.type_v, KV_TYPES),
-            ("flash_attn", self.flash_attn, ("auto", "on", "off")),
-            ("on_busy", self.on_busy, ("wait", "error")),
-            ("prio", self.prio, Priority.__args__),  # type: ignore[attr-defined]
-        ):
-            if value not in known:
-                raise ConfigError(f"unknown {name} {value!r}; known: {', '.join(known)}")
+        check(self)
         if self.batch_invariant and self.flash_attn == "off":
             raise ConfigError("batch_invariant needs flash attention, but flash_attn is 'off'")
         if self.flash_attn == "off" and self.type_v not in ("f32", "f16", "bf16"):
@@ -459,25 +583,51 @@ NOT_SPEED = ("on_busy", "n_ctx", "requantize", "max_cores", "dynamic_threads", "
 
 @dataclass(frozen=True, slots=True)
 class RemoteConfig:
-    """The address of a target on another machine, and what to use beside it.
+    """The address of a target on another machine, and what to use beside it."""
 
-    url: ws:// or wss:// of `edgespec serve`; sglang+http://, vllm+http:// or openai+http:// (and
-    https) of other inference servers. api_key: sent as a bearer token; None for servers without
-    keys. model: the name that the server must have, "" for the one that it has. timeout_s:
-    seconds that a server may be silent or away before VerifierUnavailable.
-    local: a model to go on with while the server is away, or slower being the same model.
-    tokenizer: a file whose vocabulary is the server's, needed where neither `local` nor a draft
-    model is given; its weights are not read. n_ctx: tokens of the server's context, for servers
-    of others that do not tell it; 0 takes what the server tells.
-    """
-
-    url: str
-    api_key: str | None = field(default=None, repr=False)
-    model: str = ""
-    timeout_s: float = 10.0
-    local: str | os.PathLike[str] | None = None
-    tokenizer: str | os.PathLike[str] | None = None
-    n_ctx: int = 0
+    url: Annotated[
+        str,
+        Meta(
+            description="ws:// or wss:// of `edgespec serve`; sglang+http://, vllm+http:// or "
+            "openai+http:// (and https) of other inference servers."
+        ),
+    ]
+    api_key: Annotated[
+        str | None, Meta(description="Sent as a bearer token; left out for servers without keys.")
+    ] = field(default=None, repr=False)
+    model: Annotated[
+        str, Meta(description="The name that the server must have, empty for the one that it has.")
+    ] = ""
+    timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86400,
+            description="Seconds that a server may be silent or away before VerifierUnavailable.",
+        ),
+    ] = 10.0
+    local: Annotated[
+        str | os.PathLike[str] | None,
+        Meta(
+            description="A model to go on with while the server is away, or slower being the same "
+            "model."
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | os.PathLike[str] | None,
+        Meta(
+            description="A file whose vocabulary is the server's, needed where neither `local` nor "
+            "a draft model is given; its weights are not read."
+        ),
+    ] = None
+    n_ctx: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Tokens of the server's context, for servers of others that do not tell "
+            "it; 0 takes what the server tells.",
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.url, str) or "://" not in self.url:
@@ -485,15 +635,16 @@ class RemoteConfig:
                 f"{self.url!r} is no address of a verifier; give one such as ws://host:port, "
                 "wss://host:port, vllm+http://host:port or sglang+http://host:port"
             )
+        check(self)
         key = self.api_key or ""
-        if not isinstance(key, str) or not key.isascii() or not key.isprintable() or " " in key:
+        if not key.isascii() or not key.isprintable() or " " in key:
             raise ConfigError("api_key must be printable ASCII without spaces; check its file")
-        if not isinstance(self.model, str):
-            raise ConfigError(f"model must be a name on the server, got {self.model!r}")
-        _require("timeout_s", self.timeout_s, 0)
-        if not 0 < self.timeout_s < math.inf:
-            raise ConfigError(f"timeout_s must be above 0 and finite, got {self.timeout_s!r}")
         for name, value in (("local", self.local), ("tokenizer", self.tokenizer)):
             if value is not None and not isinstance(value, (str, os.PathLike)):
                 raise ConfigError(f"{name} must be a model's name or file, got {value!r}")
-        _require("n_ctx", self.n_ctx, 0, whole=True)
+
+
+for _settings in (
+    RepetitionDetection, SamplingParams, SpeculativeConfig, EngineConfig, RemoteConfig,
+):  # fmt: skip
+    _settings.__doc__ = described(_settings)

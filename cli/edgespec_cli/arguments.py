@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from edgespec.config import CONSTRAINTS
+from edgespec.setting import settings_of
+
 from .prompt import read
 
 if TYPE_CHECKING:
@@ -17,45 +20,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ENGINE = {
-    "ctx_size": "n_ctx",
-    "threads": "n_threads",
-    "threads_batch": "n_threads_batch",
-    "max_cores": "max_cores",
-    "dynamic_threads": "dynamic_threads",
-    "prio": "prio",
-    "n_gpu_layers": "n_gpu_layers",
-    "device": "device",
-    "flash_attn": "flash_attn",
-    "cache_type_k": "type_k",
-    "cache_type_v": "type_v",
-    "provider": "provider",
-    "batch_invariant": "batch_invariant",
-    "requantize_draft": "requantize",
-}
 _DRAFT_ENGINE = {
     "ctx_size_draft": "n_ctx",
     "n_gpu_layers_draft": "n_gpu_layers",
     "device_draft": "device",
 }
-_SAMPLING = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "n_predict": "max_tokens",
-    "time_limit": "time_limit_s",
-    "logprobs": "logprobs",
-}
-SETTINGS = {name: field for name, field in _SAMPLING.items() if name != "logprobs"} | {
-    name: name for name in ("logit_bias", "stop", "ignore_eos")
-}
-"""Options that `/set` changes in a chat, and the fields of SamplingParams that they are."""
-
 FORMS = {  # of an answer: options, and what of SamplingParams they are
     "json_schema": "schema",
     "json_schema_file": "schema",
@@ -64,21 +33,21 @@ FORMS = {  # of an answer: options, and what of SamplingParams they are
     "regex": "regex",
     "choices": "choices",
 }
-_SPECULATION = {
-    "spec_draft_n_max": "num_speculative_tokens",
-    "spec_draft_n_min": "min_speculative_tokens",
-    "spec_draft_p_min": "draft_p_min",
-    "policy": "policy",
-    "acceptance": "acceptance",
-    "draft_window": "draft_window",
-    "spec_remember": "remember",
-    "draft_memory": "draft_memory",
-}
 
 
-def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that were given, under the library's names."""
-    return {names[k]: v for k, v in options.items() if k in names and v is not None}
+def _given(options: Mapping[str, Any], owner: type) -> dict[str, Any]:
+    """Return the options that are settings of a class and were given."""
+    return {
+        name: options[name]
+        for name in settings_of(owner)
+        if name not in _OTHERWISE and options.get(name) is not None
+    }
+
+
+_OTHERWISE = (  # settings that are told by other options, or in another form
+    "method", "model", "options", "draft_corpus",
+    "logit_bias", "stop", "ignore_eos", *CONSTRAINTS,
+)  # fmt: skip
 
 
 def _warn_of_threads(engine: Mapping[str, Any]) -> None:
@@ -99,12 +68,15 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of `edgespec.load`, checked as far as that needs no model."""
     import edgespec
 
-    engine, draft_engine = _renamed(options, _ENGINE), _renamed(options, _DRAFT_ENGINE)
+    engine = _given(options, edgespec.EngineConfig)
+    draft_engine = {
+        name: options[key] for key, name in _DRAFT_ENGINE.items() if options.get(key) is not None
+    }
     edgespec.EngineConfig(**engine)
     edgespec.EngineConfig(**draft_engine)
     _warn_of_threads(engine)
     draft, method = _draft_and_method(options)
-    speculation = _renamed(options, _SPECULATION) | {"method": method}
+    speculation = _given(options, edgespec.SpeculativeConfig) | {"method": method}
     if paths := options.get("draft_corpus"):
         speculation["draft_corpus"] = () if paths == ("none",) else paths
     if given := options.get("spec_options"):
@@ -174,7 +146,7 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of SamplingParams that were given, checked."""
     import edgespec
 
-    sampling = _renamed(options, _SAMPLING)
+    sampling = _given(options, edgespec.SamplingParams)
     if sampling.get("max_tokens") == -1:
         del sampling["max_tokens"]
     if options.get("logit_bias"):
@@ -194,7 +166,7 @@ def endless_repetition(ctx: click.Context) -> dict[str, Any]:
     """
     import edgespec
 
-    if ctx.get_parameter_source("n_predict") is not ParameterSource.DEFAULT:
+    if ctx.get_parameter_source("max_tokens") is not ParameterSource.DEFAULT:
         return {}
     return {"repetition_detection": edgespec.RepetitionDetection.endless()}
 

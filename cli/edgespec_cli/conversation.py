@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import SETTINGS
+from .options import SAMPLING
 from .render import Screen, counted
 from .render import name as shown
 
@@ -172,8 +172,7 @@ def load(talk: Conversation, path: Path) -> list[str]:
         remarks.append(f"saved with {saved_with:.200}, this is {talk.model}")
     if sampling != talk.sampling:
         talk.sampling = sampling
-        names = {name.replace("_", "-"): field for name, field in SETTINGS.items()}
-        own = [f"{name} {sampling[each]}" for name, each in names.items() if each in sampling]
+        own = [f"{name} {sampling[each]}" for each, name in SAMPLING.items() if each in sampling]
         remarks.append(f"sampling as saved: {', '.join(own) or talk.sampled()}")
     talk.last, talk.said_why = None, ""
     return remarks

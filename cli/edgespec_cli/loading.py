@@ -29,7 +29,7 @@ _OF_VERIFIERS = {  # the values that these options may have then, and why
         ("coupled",),
         "only token ids travel, so drafts are matched by coupled sampling",
     ),
-    "spec_remember": (("rates", "nothing"), "tokens of a target on another machine are not kept"),
+    "remember": (("rates", "nothing"), "tokens of a target on another machine are not kept"),
 }
 _DEFAULT = "edgespec_cli.default_model"  # in the context of a command
 _MOST_KEY_BYTES = 1 << 16

@@ -11,6 +11,9 @@ import click
 import cloup
 from click.core import ParameterSource
 
+from edgespec.config import CONSTRAINTS, EngineConfig, SamplingParams, SpeculativeConfig
+from edgespec.setting import settings_of
+
 from .parameters import (
     GpuLayersType,
     KeyValueType,
@@ -34,6 +37,31 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
     flag = next(name for name in names if name.startswith("--")).partition("/")[0]
     variable = "EDGESPEC_" + flag[2:].upper().replace("-", "_")
     return cloup.option(*names, cls=_Option, envvar=variable, show_envvar=True, **settings)
+
+
+def setting(owner: type, name: str, *flags: str, **more: Any) -> Callable[[F], F]:
+    """Declare the option of a setting, whose value gets the setting's name.
+
+    flags: by default the name with dashes. more: what differs from the setting's declaration.
+    """
+    declared = settings_of(owner)[name]
+    told: dict[str, Any] = {"help": declared.sentence}
+    flags = flags or _flags(name)
+    if declared.choices:
+        told["type"] = click.Choice(declared.choices)
+    elif declared.kind is not bool:
+        told["type"] = declared.kind
+    elif declared.default:  # it can only be switched off
+        *short, flag = flags
+        flags = (*short, f"{flag}/--no-{flag[2:]}")
+        told |= {"default": None, "show_default": "yes"}
+    else:
+        told["is_flag"] = True
+    return option(*flags, name, **told | more)
+
+
+def _flags(name: str) -> tuple[str, ...]:
+    return ("--" + name.removesuffix("_s").replace("_", "-"),)
 
 
 class _Option(cloup.Option):
@@ -75,65 +103,31 @@ model_options = cloup.option_group(
         help="The draft model: named like the model, or 'auto' for one that is on disk and fits "
         "it, or 'none'.",
     ),
-    option(
-        "-ngl", "--n-gpu-layers", type=GpuLayersType(),
+    setting(
+        EngineConfig, "n_gpu_layers", "-ngl", "--n-gpu-layers", type=GpuLayersType(),
         help="Number of layers to put on the GPU; -1, all or auto for as many as fit.",
     ),
     option(
         "-ngld", "--n-gpu-layers-draft", type=GpuLayersType(),
         help="The same for the draft model.",
     ),
-    option(
-        "-dev", "--device", metavar="NAMES",
-        help="The GPUs to use, as `edgespec doctor` names them, with commas between them, or "
-        "'none'; left out, those that have memory of their own.",
-    ),
+    setting(EngineConfig, "device", "-dev", "--device", metavar="NAMES"),
     option("-devd", "--device-draft", metavar="NAMES", help="The same for the draft model."),
-    option(
-        "-c", "--ctx-size", type=int,
-        help="Context length in tokens; 0 for what the model was trained with, at most 8192.",
-    ),
+    setting(EngineConfig, "n_ctx", "-c", "--ctx-size"),
     option("-cd", "--ctx-size-draft", type=int, help="The same for the draft model."),
-    option(
-        "-t", "--threads", type=int,
-        help="Number of threads that generate, 0 for one on each core.",
+    setting(EngineConfig, "n_threads", "-t", "--threads"),
+    setting(EngineConfig, "n_threads_batch", "-tb", "--threads-batch"),
+    setting(EngineConfig, "max_cores", metavar="N"),
+    setting(EngineConfig, "dynamic_threads"),
+    setting(EngineConfig, "prio", show_default="normal"),
+    setting(EngineConfig, "flash_attn", "-fa", "--flash-attn"),
+    setting(EngineConfig, "type_k", "-ctk", "--cache-type-k", metavar="TYPE"),
+    setting(EngineConfig, "type_v", "-ctv", "--cache-type-v", metavar="TYPE"),
+    setting(EngineConfig, "provider", metavar="NAME"),
+    setting(
+        EngineConfig, "batch_invariant", "--batch-invariant/--no-batch-invariant", default=None
     ),
-    option("-tb", "--threads-batch", type=int, help="Number of threads that read the prompt."),
-    option(
-        "--max-cores", type=int, metavar="N",
-        help="Use at most N cores, whatever else was given or tuned.",
-    ),
-    option(
-        "--dynamic-threads/--no-dynamic-threads", default=None, show_default="yes",
-        help="Use fewer threads while other programs use the cores.",
-    ),
-    option(
-        "--prio", type=click.Choice(["low", "normal", "high"]), show_default="normal",
-        help="Priority of the process; low lets other programs go first.",
-    ),
-    option(
-        "-fa", "--flash-attn", type=click.Choice(["on", "off", "auto"]),
-        help="Whether to use flash attention.",
-    ),
-    option(
-        "-ctk", "--cache-type-k", metavar="TYPE",
-        help="Number format of the keys in the KV cache: f16, q8_0, …",
-    ),
-    option("-ctv", "--cache-type-v", metavar="TYPE", help="Number format of the values in it."),
-    option(
-        "--provider", metavar="NAME",
-        help="Execution provider for an ONNX model: auto, cpu, cuda or another of onnxruntime's.",
-    ),
-    option(
-        "--batch-invariant/--no-batch-invariant", default=None,
-        help="Compute in a way in which drafts never change the text, not even where two tokens "
-        "are almost equally likely. About a fifth slower on CPUs.",
-    ),
-    option(
-        "--requantize-draft/--no-requantize-draft", default=None, show_default="yes",
-        help="Let a GGUF draft model run as a Q4_0 copy where this CPU evaluates that faster. "
-        "The copy is made once; the text stays the same.",
-    ),
+    setting(EngineConfig, "requantize", "--requantize-draft"),
     offline_option,
 )  # fmt: skip
 
@@ -159,56 +153,48 @@ verifier_options = cloup.option_group(
     ),
 )  # fmt: skip
 
+_SAMPLING: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # flags, and what differs
+    "temperature": (
+        ("--temp",), {"show_default": "the model's own, as with top-k to frequency-penalty"}
+    ),
+    "repetition_penalty": (("--repeat-penalty",), {}),
+    "logit_bias": ((), {
+        "type": LogitBiasType(), "multiple": True, "metavar": "ID=VALUE",
+        "help": "Add VALUE to the logit of token ID; can be given several times.",
+    }),
+    "seed": ((), {"show_default": "a new one every time"}),
+    "max_tokens": (("-n", "--n-predict", "--max-tokens"), {
+        "show_default": "-1; 2048 with run",
+        "help": "Largest number of tokens to generate, -1 until the context is full.",
+    }),
+    "time_limit_s": ((), {"type": click.FloatRange(min=0), "metavar": "SECONDS"}),
+    "stop": ((), {
+        "type": StopType(), "multiple": True,
+        "help": "End the answer before this text; can be given several times.",
+    }),
+}  # fmt: skip
+_NO_SAMPLING = (  # settings of a request that are no options, or are in another group
+    "stop_token_ids", "logprobs", "disable_spec_decode", "num_draft_tokens",
+    "repetition_detection", *CONSTRAINTS,
+)  # fmt: skip
+_FLAGS = {  # of the settings that are options of sampling
+    name: _SAMPLING.get(name, ((), {}))[0] or _flags(name)
+    for name in settings_of(SamplingParams)
+    if name not in _NO_SAMPLING
+}
+SAMPLING = {
+    name: next(flag[2:] for flag in flags if flag.startswith("--"))
+    for name, flags in _FLAGS.items()
+}
+"""The settings that `/set` changes in a chat, and the names that they have there."""
+
 sampling_options = cloup.option_group(
     "Sampling",
-    option(
-        "--temp", type=float, show_default="the model's own, as with top-k to frequency-penalty",
-        help="Temperature; 0 always takes the most likely token.",
+    *(
+        setting(SamplingParams, name, *flags, **_SAMPLING.get(name, ((), {}))[1])
+        for name, flags in _FLAGS.items()
     ),
-    option("--top-k", type=int, help="Keep the K most likely tokens, 0 for all."),
-    option(
-        "--top-p", type=float,
-        help="Keep the most likely tokens that together have this probability.",
-    ),
-    option(
-        "--min-p", type=float,
-        help="Drop tokens less likely than this fraction of the most likely token's probability.",
-    ),
-    option(
-        "--repeat-penalty", type=float,
-        help="Divide the logits of tokens that occurred before by this, 1 for none.",
-    ),
-    option(
-        "--presence-penalty", type=float,
-        help="Subtract this from the logits of tokens in the answer so far.",
-    ),
-    option(
-        "--frequency-penalty", type=float,
-        help="Subtract this as often as the token is in the answer so far.",
-    ),
-    option(
-        "--logit-bias", type=LogitBiasType(), multiple=True, metavar="ID=VALUE",
-        help="Add VALUE to the logit of token ID; can be given several times.",
-    ),
-    option(
-        "--seed", type=int, show_default="a new one every time",
-        help="Seed of the random numbers: the same seed gives the same text.",
-    ),
-    option(
-        "-n", "--n-predict", "--max-tokens", "n_predict", type=int,
-        show_default="-1; 2048 with run",
-        help="Largest number of tokens to generate, -1 until the context is full.",
-    ),
-    option(
-        "--stop", type=StopType(), multiple=True,
-        help="End the answer before this text; can be given several times.",
-    ),
-    option("--ignore-eos", is_flag=True, help="Go on where the model would end its answer."),
-    option(
-        "--time-limit", type=click.FloatRange(min=0), metavar="SECONDS",
-        help="End the answer after this time.",
-    ),
-)  # fmt: skip
+)
 
 answer_options = cloup.option_group(
     "Form of the answer",
@@ -220,26 +206,21 @@ answer_options = cloup.option_group(
         "-jf", "--json-schema-file", metavar="FILE", type=click.File("rb"),
         help="The answer is JSON that follows the JSON schema in this file.",
     ),
-    option(
-        "--grammar", metavar="GRAMMAR",
-        help="The answer follows this grammar, in llama.cpp's form (GBNF) or Lark's.",
-    ),
+    setting(SamplingParams, "grammar", metavar="GRAMMAR"),
     option(
         "--grammar-file", metavar="FILE", type=click.File("rb"),
         help="The answer follows the grammar in this file.",
     ),
-    option("--regex", metavar="REGEX", help="All of the answer matches this regular expression."),
+    setting(SamplingParams, "regex", metavar="REGEX"),
     option(
         "--choice", "choices", metavar="TEXT", multiple=True,
         help="The answer is this text, or another choice; can be given several times.",
     ),
 )  # fmt: skip
 
-policy_option = option(
-    "--policy", type=NameType("policy", policies), show_default="auto",
-    help="What decides how much is drafted: auto is adaptive, by measured costs, or fixed where "
-    "a number of tokens is given.",
-)  # fmt: skip
+policy_option = setting(
+    SpeculativeConfig, "policy", type=NameType("policy", policies), show_default="auto"
+)
 
 speculation_options = cloup.option_group(
     "Speculation",
@@ -249,41 +230,31 @@ speculation_options = cloup.option_group(
         "every step, none is plain decoding, ngram is another name of suffix.",
     ),
     policy_option,
-    option("--spec-draft-n-max", type=int, help="Largest number of tokens drafted in a step."),
-    option("--spec-draft-n-min", type=int, help="Do not use drafts shorter than this."),
-    option(
-        "--spec-draft-p-min", type=float,
-        help="End a draft where its probability falls below this.",
-    ),
+    setting(SpeculativeConfig, "num_speculative_tokens", "--spec-draft-n-max"),
+    setting(SpeculativeConfig, "min_speculative_tokens", "--spec-draft-n-min"),
+    setting(SpeculativeConfig, "draft_p_min", "--spec-draft-p-min"),
     option(
         "--spec-option", "spec_options", type=KeyValueType(), multiple=True, metavar="NAME=VALUE",
         help="An option of a drafter or policy; can be given several times.",
     ),
-    option(
-        "--draft-window", type=int, metavar="TOKENS",
+    setting(
+        SpeculativeConfig, "draft_window", metavar="TOKENS",
         show_default="where that is measured to be faster",
-        help="Let a draft model see only the first tokens and so many of the latest, 0 for all.",
     ),
     option(
         "--draft-corpus", multiple=True, metavar="PATH", type=PathsType(),
         help="Draft from this text file, folder or saved chat as well, in place of what "
         "`edgespec corpus add` has added; 'none' for nothing. Can be given several times.",
     ),
-    option(
-        "--draft-memory", type=click.Choice(["off", "process", "disk"]),
-        show_default="process; off for serve and bench",
-        help="Draft from earlier answers: those of this process, or those of earlier ones too, "
-        "which are kept on this disk.",
+    setting(
+        SpeculativeConfig, "draft_memory", show_default="process; off for serve and bench"
     ),
-    option(
-        "--acceptance", type=NameType("acceptance", acceptance_rules),
-        show_default="block", help="Acceptance rule for drafts at a temperature above 0.",
+    setting(
+        SpeculativeConfig, "acceptance", type=NameType("acceptance", acceptance_rules),
+        show_default="block",
     ),
-    option(
-        "--spec-remember", type=click.Choice(["all", "rates", "nothing"]),
-        show_default="all, with serve rates",
-        help="What of drafts is kept on this disk for later starts: all, only the rates at which "
-        "they came true, or nothing. No text is kept.",
+    setting(
+        SpeculativeConfig, "remember", "--spec-remember", show_default="all, with serve rates"
     ),
 )  # fmt: skip
 

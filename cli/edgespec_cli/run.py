@@ -191,15 +191,15 @@ def _json(ctx: click.Context, sink: JsonSink) -> int:
 def _bounded(ctx: click.Context) -> dict[str, Any]:
     """Return the sampling of an answer; where -n is not given, it has a bound all the same.
 
-    The parameters stay as they are: n_predict is None where the user named no bound.
+    The parameters stay as they are: max_tokens is None where the user named no bound.
     """
-    default = {} if ctx.params["n_predict"] is not None else {"max_tokens": _MOST_TOKENS}
+    default = {} if ctx.params["max_tokens"] is not None else {"max_tokens": _MOST_TOKENS}
     return default | sampling_arguments(ctx.params) | endless_repetition(ctx)
 
 
 def _cut_by_default(completion: edgespec.Completion | None, params: dict[str, Any]) -> str:
     """Return how to get the rest of an answer that the default bound has cut, "" for others."""
-    is_default = params["n_predict"] is None
+    is_default = params["max_tokens"] is None
     if not is_default or completion is None or completion.finish_reason != "length":
         return ""
     return (
@@ -254,7 +254,7 @@ def _events(
     try:
         return chat.stream(str(prompt), prediction=prediction, **sampling)
     except edgespec.ContextFull:
-        if params["n_predict"] is not None:
+        if params["max_tokens"] is not None:
             raise
         # the prompt leaves less room than the default bound asks for, which then bounds nothing
         return chat.stream(str(prompt), prediction=prediction, **sampling | {"max_tokens": None})

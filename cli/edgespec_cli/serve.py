@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +12,34 @@ import click
 import cloup
 from click.core import ParameterSource
 
+from edgespec.server.settings import ServerSettings
+from edgespec.setting import settings_of
+
 from .arguments import forget_by_default, sampling_arguments
 from .habits import remark_variables
 from .loading import model_reference, opened
 from .log_lines import of_a_server
 from .options import (
     FILE,
+    F,
     model_options,
     option,
     pass_params,
     sampling_options,
+    setting,
     speculation_options,
 )
 from .render import counted, say
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.server.settings import ServerSettings
     from edgespec.server.verification.sessions import Sessions
+
+
+def _setting(name: str, **more: Any) -> Callable[[F], F]:
+    """Declare the option of a setting of the server."""
+    default = settings_of(ServerSettings)[name].default
+    return setting(ServerSettings, name, default=default, **more)
 
 
 @cloup.command()
@@ -37,13 +48,13 @@ if TYPE_CHECKING:
 @sampling_options
 @cloup.option_group(
     "Server",
-    option("--host", default="127.0.0.1", help="Address to listen on."),
-    option("--port", type=int, default=8080, help="Port to listen on, 0 for any that is free."),
+    _setting("host"),
+    _setting("port"),
     option(
         "--alias",
         metavar="NAME",
         show_default="the model's name",
-        help="Name that clients know the model by.",
+        help=settings_of(ServerSettings)["model"].sentence,
     ),
     option(
         "--api-key-file",
@@ -59,13 +70,9 @@ if TYPE_CHECKING:
         help="A file with the key that opens /metrics, and nothing else; EDGESPEC_METRICS_KEY can "
         "hold it instead. Without one, only this machine can read metrics.",
     ),
-    option("--tls-cert", type=FILE, metavar="FILE", help="Certificate chain for TLS, as PEM."),
-    option("--tls-key", type=FILE, metavar="FILE", help="Private key of the certificate, as PEM."),
-    option(
-        "--insecure",
-        is_flag=True,
-        help="Allow other machines to connect although there is no API key or no TLS.",
-    ),
+    _setting("tls_cert", type=FILE, metavar="FILE"),
+    _setting("tls_key", type=FILE, metavar="FILE"),
+    _setting("insecure"),
     option(
         "--cors-origin",
         multiple=True,
@@ -79,29 +86,10 @@ if TYPE_CHECKING:
         help="Without a key, answer also to this name of the server, such as "
         "host.docker.internal; can be given several times.",
     ),
-    option(
-        "--max-queue",
-        type=int,
-        default=32,
-        help="Number of requests that may wait; further ones are refused with status 429 and the "
-        "time after which to try again.",
-    ),
-    option(
-        "--max-body-bytes", type=int, default=2 << 20, help="Largest size of a request in bytes."
-    ),
-    option(
-        "--max-prompt-tokens",
-        type=int,
-        default=0,
-        help="Largest number of tokens in a prompt, 0 for the context length.",
-    ),
-    option(
-        "--grace",
-        type=float,
-        default=10,
-        metavar="SECONDS",
-        help="Time that running answers get to finish after Ctrl-C or SIGTERM.",
-    ),
+    _setting("max_queue"),
+    _setting("max_body_bytes"),
+    _setting("max_prompt_tokens"),
+    _setting("grace_s", metavar="SECONDS"),
 )
 @cloup.option_group(
     "Verification for devices",
@@ -150,7 +138,7 @@ def serve(ctx: click.Context) -> int:
 def _serve(ctx: click.Context) -> int:
     params = ctx.params
     settings = _settings(params)
-    params["spec_remember"] = _remembered(params["spec_remember"])
+    params["remember"] = _remembered(params["remember"])
     _check_memory(params, len(settings.api_keys))
     forget_by_default(params)
     from edgespec.server import app  # raises if the extra `server` is not installed
@@ -243,7 +231,7 @@ def _remembered(given: str | None) -> str:
 
 
 def _settings(params: dict[str, Any]) -> ServerSettings:
-    from edgespec.server.settings import ServerSettings, read_keys, read_metrics_key
+    from edgespec.server.settings import read_keys, read_metrics_key
 
     return ServerSettings(
         model=params["alias"] or _name(model_reference(params)),
@@ -259,7 +247,7 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
         max_queue=params["max_queue"],
         max_body_bytes=params["max_body_bytes"],
         max_prompt_tokens=params["max_prompt_tokens"],
-        grace_s=params["grace"],
+        grace_s=params["grace_s"],
         sampling=sampling_arguments(params),
     )
 

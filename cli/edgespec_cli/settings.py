@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import SETTINGS, sampling_arguments
+from .arguments import sampling_arguments
 from .habits import SPELLINGS
+from .options import SAMPLING
 
 if TYPE_CHECKING:
     import edgespec
@@ -27,8 +28,8 @@ def listed(sampling: dict[str, Any], defaults: edgespec.SamplingParams) -> list[
 
 def line(param: click.Option, sampling: dict[str, Any], defaults: edgespec.SamplingParams) -> str:
     """Return a setting's name and its value. defaults: of requests that name nothing."""
-    value = sampling.get(field := SETTINGS[str(param.name)])
-    default = getattr(defaults, field)
+    value = sampling.get(str(param.name))
+    default = getattr(defaults, str(param.name))
     if value is None and isinstance(default, float | int) and not isinstance(default, bool):
         value = f"{default:g}, the default"
     elif value is None:
@@ -48,8 +49,7 @@ def change(
     param, value = _option(name), value.strip()
     if not value:
         return sampling, line(param, sampling, defaults)
-    field = SETTINGS[str(param.name)]
-    changed = {key: each for key, each in sampling.items() if key != field}
+    changed = {key: each for key, each in sampling.items() if key != param.name}
     if value != "default":
         changed |= sampling_arguments({str(param.name): _value(param, value)})
     return changed, line(param, changed, defaults)
@@ -72,7 +72,7 @@ def _value(param: click.Option, text: str) -> Any:
 
 def _options() -> list[click.Option]:
     params = click.get_current_context().command.params
-    return [each for each in params if isinstance(each, click.Option) and each.name in SETTINGS]
+    return [each for each in params if isinstance(each, click.Option) and each.name in SAMPLING]
 
 
 def _name(param: click.Option) -> str:

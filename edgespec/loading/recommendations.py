@@ -27,7 +27,6 @@ LLAMA_CPP = SamplingDefaults(
 )
 """What is taken where nothing is recommended: most GGUFs were tried with it by their makers."""
 
-_HOTTEST = 100.0  # temperature, as the server bounds it
 _MOST_SHOWN = 8  # settings that a line of the log names
 _UNSUPPORTED = {  # what would change the text and is not done here, and the value that does not
     "mirostat": 0, "xtc_probability": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0,
@@ -92,12 +91,12 @@ def published(given: Mapping[str, Any], name: str) -> dict[str, float] | None:
 
 
 def _is_usable(name: str, value: Any) -> bool:
-    """Return True for a number that SamplingParams takes; of temperatures, one that makes sense."""
+    """Return True for a number that SamplingParams takes."""
     try:
-        params = SamplingParams(**{name: value})
+        SamplingParams(**{name: value})
     except (ConfigError, OverflowError):
         return False
-    return params.temperature <= _HOTTEST
+    return True
 
 
 def _shown(asked: Mapping[str, Any], names: list[str]) -> str:

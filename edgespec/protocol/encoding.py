@@ -8,6 +8,7 @@ examples for other languages.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from ..errors import VerifierFault
@@ -26,6 +27,8 @@ from .fields import (
     U64,
     Field,
     Reader,
+    with_named,
+    without_named,
 )
 from .frames import (
     VERSION,
@@ -81,6 +84,8 @@ _Kind = TypeVar("_Kind")
 
 def encode(frame: Frame) -> bytes:
     """Write a frame as a message. An ANSWER without log-probabilities ends before them."""
+    if isinstance(frame, Begin):
+        frame = replace(frame, options=with_named(frame.params, frame.options))
     number = _NUMBERS[type(frame)]
     parts = [bytes([number])]
     for name, field in _LAYOUTS[number][1].items():
@@ -112,7 +117,11 @@ def decode(data: bytes | str) -> Frame:
     }
     if reader.left:
         raise VerifierFault(f"{reader.left} bytes stand after the fields of a frame")
-    return kind(**values)
+    frame = kind(**values)
+    if not isinstance(frame, Begin):
+        return frame
+    params, options = without_named(frame.params, frame.options)
+    return replace(frame, params=params, options=options)
 
 
 def options_of(data: bytes | str) -> Options:
@@ -126,10 +135,9 @@ def options_of(data: bytes | str) -> Options:
             for name, field in _LAYOUTS[_BEGIN_TYPE][1].items()
             if name != "ids"
         }
+        return without_named(values["params"], values["options"])[1]
     except VerifierFault:
         return {}
-    options: Options = values["options"]
-    return options
 
 
 def expect(kind: type[_Kind], frame: Frame) -> _Kind:

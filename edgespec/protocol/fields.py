@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..config import SamplingParams
 from ..errors import ConfigError, VerifierFault
+from ..setting import settings_of
 from ..types import Logprob
 from .frames import Options
 
@@ -28,6 +30,11 @@ _FLOATS = (
     "temperature", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
+_NAMED = {  # settings that change rows and have no place in PARAMS: they travel as options
+    name: setting
+    for name, setting in settings_of(SamplingParams).items()
+    if setting.shapes_rows and name not in (*_FLOATS, "top_k")
+}
 
 
 class Reader:
@@ -134,7 +141,7 @@ def _pairs(pairs: Sequence[tuple[int, int]]) -> bytes:
 def _params(params: SamplingParams) -> bytes:
     bias = sorted(params.logit_bias.items())
     return b"".join([
-        struct.pack("<6d", *(getattr(params, name) for name in _FLOATS)),
+        struct.pack(f"<{len(_FLOATS)}d", *(getattr(params, name) for name in _FLOATS)),
         varint(params.top_k),
         varint(0 if params.logprobs is None else params.logprobs + 1),
         varint(len(bias)),
@@ -153,6 +160,27 @@ def _read_params(reader: Reader) -> SamplingParams:
         raise VerifierFault("a logit_bias in a frame is out of order")
     try:
         return SamplingParams(**values)
+    except ConfigError as error:
+        raise VerifierFault(f"sampling settings in a frame: {error}") from error
+
+
+def with_named(params: SamplingParams, options: Options) -> Options:
+    """Return the options of a BEGIN together with the settings that travel by their names."""
+    given = {name: getattr(params, name) for name in _NAMED}
+    changed = {
+        name: setting.kind(given[name])
+        for name, setting in _NAMED.items()
+        if given[name] != setting.default
+    }
+    return {**options, **changed}
+
+
+def without_named(params: SamplingParams, options: Options) -> tuple[SamplingParams, Options]:
+    """Return settings and options of a BEGIN, after those that came by name are settings again."""
+    named: dict[str, Any] = {name: options[name] for name in options if name in _NAMED}
+    others = {name: options[name] for name in options if name not in _NAMED}
+    try:
+        return (replace(params, **named) if named else params), others
     except ConfigError as error:
         raise VerifierFault(f"sampling settings in a frame: {error}") from error
 

@@ -8,11 +8,9 @@ from typing import Any
 
 from ..config import SamplingParams, build
 from ..errors import ConfigError
+from ..setting import settings_of
 
-SETTINGS = (
-    "temperature", "top_k", "top_p", "min_p",
-    "repetition_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
+SETTINGS = tuple(name for name, each in settings_of(SamplingParams).items() if each.shapes_rows)
 """The fields of SamplingParams that a default may have."""
 
 _NEUTRAL = SamplingParams()

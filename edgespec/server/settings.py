@@ -11,11 +11,14 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from .. import kept_files
 from ..config import SamplingParams, build
 from ..errors import ConfigError
+from ..setting import check
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 METRICS_KEY_VARIABLE = "EDGESPEC_METRICS_KEY"
@@ -30,51 +33,88 @@ logger = logging.getLogger("edgespec.server")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of one server. Raises ConfigError if they are impossible or unsafe.
+    """Settings of one server. Raises ConfigError if they are impossible or unsafe."""
 
-    model: the name under which the engine's model is served. sampling: fields of SamplingParams
-    for requests that do not name them. api_keys: without any, everybody who reaches the port may
-    use the server. metrics_key: opens `/metrics` and nothing else; without one only this machine
-    can read metrics, because they tell of all clients' requests. tls_cert, tls_key: PEM files, both
-    or none. insecure: listen beyond this machine although a key or TLS is missing. cors_origins:
-    origins whose web pages may call the server. allowed_hosts: names besides localhost that a
-    server without keys answers to if only this machine can connect.
-
-    max_queue: most requests that wait. max_body_bytes: most bytes of one request.
-    max_prompt_tokens: most tokens of a prompt, 0 for the model's context. max_prompts: most prompts
-    in one completions request. arrival_s: seconds in which a request has to arrive. grace_s:
-    seconds that running answers may go on after the server was told to end.
-    """
-
-    model: str
-    host: str = "127.0.0.1"
-    port: int = 8080
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    metrics_key: str = field(default="", repr=False)
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    insecure: bool = False
-    cors_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    max_queue: int = 32
-    max_body_bytes: int = 2 << 20
-    max_prompt_tokens: int = 0
-    max_prompts: int = 64
-    arrival_s: float = 30.0
-    grace_s: float = 10.0
-    sampling: Mapping[str, Any] = field(default_factory=dict)
+    model: Annotated[str, Meta(description="Name that clients know the model by.")]
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port to listen on, 0 for any that is free.")
+    ] = 8080
+    api_keys: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Keys of which clients must send one; without any, everybody who reaches "
+            "the port may use the server."
+        ),
+    ] = field(default=(), repr=False)
+    metrics_key: Annotated[
+        str,
+        Meta(
+            description="A key that opens /metrics, and nothing else; without one only this "
+            "machine can read metrics, because they tell of all clients' requests."
+        ),
+    ] = field(default="", repr=False)
+    tls_cert: Annotated[Path | None, Meta(description="Certificate chain for TLS, as PEM.")] = None
+    tls_key: Annotated[Path | None, Meta(description="Private key of the certificate, as PEM.")] = (
+        None
+    )
+    insecure: Annotated[
+        bool,
+        Meta(description="Allow other machines to connect although there is no API key or no TLS."),
+    ] = False
+    cors_origins: Annotated[
+        tuple[str, ...], Meta(description="Let web pages from these origins use the server.")
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Without a key, answer also to these names of the server, such as "
+            "host.docker.internal."
+        ),
+    ] = ()
+    max_queue: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 20,
+            description="Number of requests that may wait; further ones are refused with status "
+            "429 and the time after which to try again.",
+        ),
+    ] = 32
+    max_body_bytes: Annotated[
+        int, Meta(ge=1024, le=1 << 30, description="Largest size of a request in bytes.")
+    ] = 2 << 20
+    max_prompt_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Largest number of tokens in a prompt, 0 for the context length.",
+        ),
+    ] = 0
+    max_prompts: Annotated[
+        int,
+        Meta(ge=1, le=1 << 16, description="Most prompts in one request for completions."),
+    ] = 64
+    arrival_s: Annotated[
+        float, Meta(ge=0.1, le=3600, description="Seconds in which a request has to arrive.")
+    ] = 30.0
+    grace_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Seconds that running answers get to finish after Ctrl-C or SIGTERM.",
+        ),
+    ] = 10.0
+    sampling: Annotated[
+        Mapping[str, Any],
+        Meta(description="Settings of requests that do not name them."),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.model or not self.model.isprintable():
             raise ConfigError(f"the name of the served model must be a text, got {self.model!r}")
-        for name, low, high in (
-            ("port", 0, 65535), ("max_queue", 0, 1 << 20), ("max_body_bytes", 1024, 1 << 30),
-            ("max_prompt_tokens", 0, 1 << 31), ("max_prompts", 1, 1 << 16),
-            ("arrival_s", 0.1, 3600), ("grace_s", 0, 3600),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} must be between {low} and {high}, got {value!r}")
         for key in self.api_keys:
             _check_key(key)
         if self.metrics_key:

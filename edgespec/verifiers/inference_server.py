@@ -24,10 +24,13 @@ from ..config import RemoteConfig, SamplingParams
 from ..errors import ConfigError, ContextFull, VerifierFault, VerifierRefused
 from ..sampling.acceptance import match
 from ..sampling.base import Request
+from ..sampling.defaults import SETTINGS
+from ..setting import settings_of
 from ..types import Abort, Draft, Requires, Verdict
 from .http import Http, checked
 
 _MOST_BIAS = 100.0
+_SENT = ("temperature", "top_k", "top_p", "min_p")  # settings that all of these servers take
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -166,10 +169,16 @@ class InferenceServerVerifier(ABC):
 
         min_temperature: the server replaces lower ones that are above 0.
         """
-        if params.has_penalties:
+        settings = settings_of(SamplingParams)
+        unsent = [
+            name
+            for name in SETTINGS
+            if name not in _SENT and getattr(params, name) != settings[name].default
+        ]
+        if unsent:  # penalties: what was emitted is prompt to it
             self._refuse(
-                "penalties exactly: what was emitted is prompt to it, and penalised otherwise",
-                "leave repetition, presence and frequency penalty out, or decode locally",
+                f"{unsent[0]} exactly where it is asked for one token at a time",
+                f"leave {unsent[0]} out, or decode locally",
             )
         if params.logprobs is not None:
             self._refuse("logprobs", "leave them out, or decode locally")

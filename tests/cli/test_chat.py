@@ -8,8 +8,8 @@ import pytest
 
 import edgespec
 from edgespec_cli import chat
-from edgespec_cli.arguments import SETTINGS
 from edgespec_cli.main import cli
+from edgespec_cli.options import SAMPLING
 
 
 def test_lines_are_turns_and_stdout_holds_the_answers_alone(edgespec_cli):
@@ -113,10 +113,10 @@ def test_a_line_that_fails_is_said_and_the_chat_goes_on(edgespec_cli, line, says
 
 
 def test_every_sampling_setting_can_be_set(edgespec_cli):
-    options = {opt for p in cli.commands["chat"].params for opt in p.opts if p.name in SETTINGS}
+    options = {opt for p in cli.commands["chat"].params for opt in p.opts if p.name in SAMPLING}
     listed = edgespec_cli.chat("/set", args=["-q"]).stderr.splitlines()
     assert {f"--{line.split()[0]}" for line in listed} <= options
-    assert len(listed) == len(SETTINGS)
+    assert len(listed) == len(SAMPLING)
     assert listed[0] == "temp               0, the default"
     values = {
         "temp": "0.5", "top-k": "3", "top-p": "0.9", "min-p": "0.1", "repeat-penalty": "1.1",

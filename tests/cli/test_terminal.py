@@ -399,7 +399,7 @@ def test_starting_imports_no_engine(program, environment):
     code = (
         "import sys; from edgespec_cli.main import cli\n"
         "cli.make_context('edgespec', ['run'])\n"
-        "heavy = {'edgespec', 'numpy', 'rich', 'prompt_toolkit', 'llama_cpp', 'huggingface_hub'}\n"
+        "heavy = {'edgespec.engine', 'numpy', 'rich', 'prompt_toolkit', 'huggingface_hub'}\n"
         "print(heavy & set(sys.modules))"
     )
     result = subprocess.run(

@@ -83,4 +83,4 @@ def test_the_models_card_and_answers_say_it(engine, client_of):
     assert answer["edgespec"]["sampling"] == said
     described = client.get("/openapi.json").json()["components"]["schemas"]
     temperature = described["ChatRequest"]["properties"]["temperature"]
-    assert "default: the model's own" in temperature["description"]
+    assert "Default: the model's own" in temperature["description"]

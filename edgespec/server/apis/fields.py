@@ -7,14 +7,17 @@ Null is the same as leaving a field out. Unknown fields are refused by name.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from ...config import did_you_mean
+from ... import config
+from ...config import SamplingParams, did_you_mean
 from ...schema import Mismatch, checked
+from ...setting import Setting, settings_of
 from ..errors import ApiError, bad_value
 
 R = TypeVar("R", bound="Request")
@@ -49,25 +52,10 @@ IGNORED = about("Accepted and ignored: it changes no text here")
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
 Length = Annotated[int, Meta(ge=1, le=_INT32)]
-Penalty = Annotated[float, Meta(ge=-100, le=100)]
-Share = Annotated[float, Meta(ge=0, le=1)]
 StopText = Annotated[str, Meta(min_length=1)]
 Streamed = Annotated[bool | None, about("Server-sent events, a token at a time")]
-Temperature = Annotated[
-    Annotated[float, Meta(ge=0, le=100)] | None,
-    about("0 takes the likeliest token; default: the model's own recommendation"),
-]
-TopP = Annotated[
-    Annotated[float, Meta(gt=0, le=1)] | None,
-    about("Keep the likeliest tokens that hold this probability"),
-]
-TopK = Annotated[
-    Annotated[int, Meta(ge=0, le=_INT32)] | None,
-    about("Keep the K likeliest tokens, 0 for all"),
-]
 Top = Annotated[int, Meta(ge=0, le=20)]
 Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
-REPETITION = about("End an answer that repeats itself; vLLM's name and rule")
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,25 +72,6 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     regex: str | None = None
     choice: Annotated[list[str], Meta(min_length=1, max_length=4096)] | None = None
     grammar: str | None = None
-
-
-class RepetitionDetection(Struct, frozen=True, forbid_unknown_fields=True):
-    """Says when an answer that repeats itself ends, as in vLLM's API; min_tokens is edgespec's."""
-
-    max_pattern_size: Annotated[
-        Annotated[int, Meta(ge=0, le=1024)] | None,
-        about("Most tokens of a span that is repeated, 0 is off"),
-    ] = None
-    min_pattern_size: Annotated[
-        Annotated[int, Meta(ge=0, le=1024)] | None, about("Least tokens of the span")
-    ] = None
-    min_count: Annotated[
-        Annotated[int, Meta(ge=0, le=_INT32)] | None,
-        about("How often in a row it comes, at least 2"),
-    ] = None
-    min_tokens: Annotated[
-        Annotated[int, Meta(ge=0, le=_INT32)] | None, about("Least tokens of all its repetitions")
-    ] = None
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,61 +100,72 @@ class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     litellm_trace_id: Annotated[Any, ignored("LiteLLM")] = None
 
 
+def _field(setting: Setting) -> tuple[str, Any, None]:
+    """Return a setting as the optional field of a Struct: its name, type and default."""
+    kind, (low, high) = setting.kind, setting.range
+    bounds: dict[str, Any] = {"le": high} if setting.le is not None or kind is int else {}
+    if low > -math.inf:
+        bounds["gt" if setting.gt is not None else "ge"] = low
+    bounds |= (setting.extra or {}).get("on_the_wire", {})
+    told = setting.sentence
+    if setting.shapes_rows:
+        told += " Default: the model's own recommendation."
+    wire, meta = _OTHERWISE.get(setting.name, (Annotated[kind, Meta(**bounds)], {}))
+    return setting.name, Annotated[wire | None, Meta(description=told, **meta)], None
+
+
+_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {  # settings that JSON has in another shape
+    "logit_bias": (
+        dict[
+            Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100, le=100)]
+        ],
+        {"extra": {"reason": "its keys are token ids"}},
+    ),
+    "seed": (int, {"extra_json_schema": SEEDS}),
+    "stop": (StopText | Annotated[list[StopText], Meta(max_length=16)], {}),
+    "stop_token_ids": (Annotated[list[TokenId], Meta(max_length=64)], {}),
+    "ignore_eos": (bool, {}),
+    "disable_spec_decode": (bool, {}),
+}
+_OTHERWISE["repetition_detection"] = (
+    msgspec.defstruct(
+        "RepetitionDetection",
+        [_field(each) for each in settings_of(config.RepetitionDetection).values()],
+        namespace={"__doc__": "Says when an answer that repeats itself ends, as in vLLM's API."},
+        frozen=True,
+        forbid_unknown_fields=True,
+    ),
+    {},
+)
+
+
+def with_settings(*names: str) -> Callable[[type[R]], type[R]]:
+    """Give a Struct of requests some settings of SamplingParams as fields, which `given_of` reads.
+
+    names: without any, all but those that each API names in its own way.
+    """
+    settings = settings_of(SamplingParams)
+    chosen = names or [name for name in settings if name not in ("logprobs", *config.CONSTRAINTS)]
+    fields = [_field(settings[name]) for name in chosen]
+
+    def extended(kind: type[R]) -> type[R]:
+        namespace = {"__doc__": kind.__doc__}
+        made: Any = msgspec.defstruct(
+            kind.__name__, fields, bases=(kind,), namespace=namespace, module=kind.__module__,
+            frozen=True, kw_only=True,
+        )  # fmt: skip
+        return made  # type: ignore[no-any-return]
+
+    return extended
+
+
+@with_settings()
 class Generation(Request, frozen=True, kw_only=True):
     """The fields of all requests for text; those that SamplingParams has too go to the engine."""
 
     stream: Streamed = None
     stream_options: Annotated[
         StreamOptions | None, about("include_usage: a last chunk with the usage")
-    ] = None
-    max_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: TopK = None
-    min_p: Annotated[
-        Share | None, about("Drop tokens below this share of the likeliest one's probability")
-    ] = None
-    presence_penalty: Annotated[
-        Penalty | None, about("Subtracted from the logits of tokens already emitted")
-    ] = None
-    frequency_penalty: Annotated[
-        Penalty | None, about("The same, for each time it was emitted")
-    ] = None
-    repetition_penalty: Annotated[
-        Annotated[float, Meta(ge=0.01, le=100)] | None,
-        about("Divides the logits of tokens seen before, 1 is off"),
-    ] = None
-    logit_bias: Annotated[
-        dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Penalty] | None,
-        Meta(
-            description="Token ids, and what is added to their logits",
-            extra={"reason": "its keys are token ids"},
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        Meta(
-            description="The same seed gives the same text, with and without speculation",
-            extra_json_schema=SEEDS,
-        ),
-    ] = None
-    stop: Annotated[
-        StopText | Annotated[list[StopText], Meta(max_length=16)] | None,
-        about("Texts that end the answer and are not part of it"),
-    ] = None
-    stop_token_ids: Annotated[
-        Annotated[list[TokenId], Meta(max_length=64)] | None, about("Tokens that end the answer")
-    ] = None
-    ignore_eos: Annotated[bool | None, about("Go on where the model would end")] = None
-    time_limit_s: Annotated[
-        Annotated[float, Meta(ge=0, le=86400)] | None,
-        about("Answer with what is there after so many seconds in the engine"),
-    ] = None
-    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
-    disable_spec_decode: Annotated[bool | None, about("Decode this request plainly")] = None
-    num_draft_tokens: Annotated[
-        Annotated[int, Meta(ge=0, le=1024)] | None,
-        about("Most tokens drafted in a step, 0 for none"),
     ] = None
     return_tokens_as_token_ids: Annotated[
         bool | None, about("Log-probabilities name tokens as token_id:…")
@@ -208,14 +188,6 @@ class Generation(Request, frozen=True, kw_only=True):
     prompt_cache_key: Annotated[str | None, IGNORED] = None
     prompt_cache_retention: Annotated[str | None, IGNORED] = None
     prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
-
-
-def given_fields(options: Struct | None) -> dict[str, Any] | None:
-    """Return the fields of an object in a request that were given, None without such an object."""
-    if options is None:
-        return None
-    named = ((name, getattr(options, name)) for name in options.__struct_fields__)
-    return {name: value for name, value in named if value is not None}
 
 
 def read(body: bytes, *kinds: type[R]) -> R:

@@ -7,15 +7,17 @@ started with or else the model's own (OpenAI: 1), which the engine knows. A chat
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ...config import SamplingParams
-from ..errors import bad_value
-from .fields import SEEDS, Generation, given_fields
+import msgspec
 
-_NAMES = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "logprobs"]
+from ...config import SamplingParams
+from ...setting import settings_of
+from ..errors import bad_value
+from .fields import SEEDS, Generation
+
+_NAMES = [name for name in settings_of(SamplingParams) if name != "logprobs"]
 _STRUCTURED = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
 
 
@@ -28,7 +30,8 @@ def given_of(request: Any) -> dict[str, Any]:
     if "logit_bias" in given:
         given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
     if "repetition_detection" in given:
-        given["repetition_detection"] = given_fields(given["repetition_detection"])
+        rule = msgspec.structs.asdict(given["repetition_detection"])
+        given["repetition_detection"] = {k: v for k, v in rule.items() if v is not None}
     return given
 
 

@@ -163,7 +163,7 @@ def test_a_table_of_the_catalogue():
     }  # fmt: skip
     for wrong, says in (
         ("{temprature = 0.6}", "did you mean 'temperature'"),
-        ("{top_p = 2}", "top_p must be between 0 and 1"),
+        ("{top_p = 2}", "top_p must be above 0 and at most 1"),
         ("{temperature = 'warm'}", "sampling.* must be a .*number"),
         ("{top_k = 0.5}", "top_k must be a whole number"),
     ):

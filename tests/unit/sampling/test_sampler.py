@@ -214,8 +214,8 @@ def test_top_p_keeps_the_fewest_tokens_with_that_mass(top_p, kept, top_k):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}], ids=repr)
-@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-40, 1e-10, 1e308])
-def test_temperatures_at_the_ends_of_floats(dtype, cut, temperature):
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-40, 1e-10, 100])
+def test_temperatures_at_the_ends_of_what_is_allowed(dtype, cut, temperature):
     row = np.linspace(-20, 20, 300).astype(dtype)
     row[0] = -np.inf
     params = SamplingParams(temperature=temperature, **cut)

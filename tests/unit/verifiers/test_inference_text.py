@@ -146,9 +146,9 @@ def test_a_server_that_ties_its_rows_is_refused_for_sampling():
 
 
 @pytest.mark.parametrize(("params", "what"), [
-    ({"repetition_penalty": 1.1}, "penalties"),
-    ({"presence_penalty": 0.1}, "penalties"),
-    ({"frequency_penalty": 0.1, "temperature": 1.0}, "penalties"),
+    ({"repetition_penalty": 1.1}, "repetition_penalty exactly"),
+    ({"presence_penalty": 0.1}, "presence_penalty exactly"),
+    ({"frequency_penalty": 0.1, "temperature": 1.0}, "frequency_penalty exactly"),
     ({"logprobs": 0}, "logprobs"),
     ({"seed": 7, "temperature": 0.5}, "a seed"),
     ({"logit_bias": {97: 101.0}}, "logit_bias"),

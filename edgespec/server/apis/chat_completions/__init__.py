@@ -29,7 +29,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     given = read(body, ChatRequest)
     fields = given_of(given)
     param, form = form_of(given, *_response_format(given))
-    params = serving.params({**fields, **form, **_length(given), **_logprobs(given)})
+    params = serving.params({**fields, **form, **_length(given, fields), **_logprobs(given)})
     tools = Tools(given_tools(given.tools))
     options = tools.options(
         _choice(given),
@@ -100,10 +100,10 @@ def _response_format(request: ChatRequest) -> list[tuple[str, str, Any]]:
     return [("response_format", "schema", schema)]
 
 
-def _length(request: ChatRequest) -> dict[str, Any]:
+def _length(request: ChatRequest, fields: dict[str, Any]) -> dict[str, Any]:
     if request.max_completion_tokens is None:
         return {}
-    if request.max_tokens is not None:
+    if "max_tokens" in fields:
         raise bad_value(
             "max_completion_tokens",
             "max_tokens and max_completion_tokens are one thing; give one",

@@ -11,7 +11,8 @@ from ....chat.messages import Message
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
-from ..fields import TOO_DEEP, given_fields, is_shallow, missing, read
+from ..fields import TOO_DEEP, is_shallow, missing, read
+from ..sampling import given_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     STATELESS,
@@ -52,15 +53,8 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
     form = config.format if config else None
     named: dict[str, Any] = {"schema": form.schema} if form else {}
     if isinstance(given, MessagesRequest):
-        fields = {
-            "max_tokens": given.max_tokens,
-            "stop": given.stop_sequences,
-            "temperature": given.temperature,
-            "top_p": given.top_p,
-            "top_k": given.top_k,
-            "repetition_detection": given_fields(given.repetition_detection),
-        }
-        named |= {name: value for name, value in fields.items() if value is not None}
+        named |= given_of(given)
+        named |= {"stop": given.stop_sequences} if given.stop_sequences is not None else {}
     disabled = thinking is not None and thinking.type == "disabled"
     options = tools.options(
         _choice(given),

@@ -12,18 +12,14 @@ from msgspec import Meta, Struct
 
 from ..fields import (
     IGNORED,
-    REPETITION,
     Length,
-    RepetitionDetection,
     Request,
     StopText,
     Streamed,
-    Temperature,
     ToolName,
-    TopK,
-    TopP,
     about,
     only,
+    with_settings,
 )
 
 STATELESS = "nothing is stored here; send the whole conversation"
@@ -162,6 +158,7 @@ class CountRequest(Request, frozen=True, kw_only=True):
     workspace_id: Annotated[str | None, IGNORED] = None
 
 
+@with_settings("temperature", "top_p", "top_k", "repetition_detection")
 class MessagesRequest(CountRequest, frozen=True, kw_only=True):
     """The body of `/v1/messages`."""
 
@@ -170,11 +167,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
         Annotated[list[StopText], Meta(max_length=16)] | None,
         about("Texts that end the answer and are not part of it"),
     ] = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    top_k: TopK = None
     stream: Streamed = None
-    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
     thread: Annotated[dict[str, Any] | None, only(STATELESS)] = None
     metadata: Annotated[dict[str, Any] | None, IGNORED] = None
     service_tier: Annotated[str | None, IGNORED] = None

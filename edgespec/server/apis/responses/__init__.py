@@ -8,7 +8,8 @@ from ....chat.history import Transcript, joined
 from ....chat.messages import Message
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
-from ..fields import check, given_fields, missing, parsed
+from ..fields import check, missing, parsed
+from ..sampling import given_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     AllowedFunctions,
@@ -32,15 +33,9 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     values = prepared(parsed(body))
     given = check(values, ResponsesRequest)
     tools = Tools(_functions(given.tools))
-    sampling = {
-        "max_tokens": given.max_output_tokens,
-        "temperature": given.temperature,
-        "top_p": given.top_p,
-        "repetition_detection": given_fields(given.repetition_detection),
-        "schema": _schema(given.text),
-    }
-    named = {name: value for name, value in sampling.items() if value is not None}
-    params = serving.params(named)
+    renamed = {"max_tokens": given.max_output_tokens, "schema": _schema(given.text)}
+    renamed = {name: value for name, value in renamed.items() if value is not None}
+    params = serving.params(given_of(given) | renamed)
     effort = given.reasoning.effort if given.reasoning else None
     options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
     return ParsedRequest(
@@ -48,7 +43,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
         writer=lambda _: ResponsesWriter(given, values, serving.model),
         model=given.model,
         stream=bool(given.stream),
-        form="text.format" if sampling["schema"] is not None else "",
+        form="text.format" if "schema" in renamed else "",
         messages="input",
         tools=tools.places,
     )

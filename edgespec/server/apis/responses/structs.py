@@ -13,18 +13,15 @@ from msgspec import Meta, Struct
 from ...errors import bad_value
 from ..fields import (
     IGNORED,
-    REPETITION,
     TOO_DEEP,
     Length,
-    RepetitionDetection,
     Request,
     Streamed,
-    Temperature,
     ToolName,
-    TopP,
     about,
     is_shallow,
     only,
+    with_settings,
 )
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
@@ -191,6 +188,7 @@ class TextOptions(Struct, frozen=True):
     format: TextFormat | None = None
 
 
+@with_settings("temperature", "top_p", "repetition_detection")
 class ResponsesRequest(Request, frozen=True, kw_only=True):
     """The body of `/v1/responses`."""
 
@@ -209,11 +207,8 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
     ] = None
     text: Annotated[TextOptions | None, about("The format of the answer")] = None
     max_output_tokens: Annotated[Length | None, about("Most tokens of the answer")] = None
-    temperature: Temperature = None
-    top_p: TopP = None
     reasoning: Annotated[Reasoning | None, about("How much to reason")] = None
     stream: Streamed = None
-    repetition_detection: Annotated[RepetitionDetection | None, REPETITION] = None
     previous_response_id: Annotated[None, _STATELESS] = None
     conversation: Annotated[None, _STATELESS] = None
     prompt: Annotated[None, only("nothing is stored here; send instructions and input")] = None

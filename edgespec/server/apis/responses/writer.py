@@ -10,6 +10,7 @@ from typing import Any
 from ....types import Part
 from ...base import Answer, BlockWriter, arguments_of
 from ...errors import ApiError
+from ..sampling import given_of
 from .structs import REPEATED, ResponsesRequest
 
 _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -116,6 +117,7 @@ class ResponsesWriter(BlockWriter):
 def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> dict[str, Any]:
     """Return a response without output, with what the request asked for, as it was written."""
     told = {name: body[name] for name in REPEATED if body.get(name) is not None}
+    sampling = given_of(given)
     return {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
@@ -134,11 +136,11 @@ def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> d
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None},
         "store": False,
-        "temperature": given.temperature,
+        "temperature": sampling.get("temperature"),
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
         "tools": [],
-        "top_p": given.top_p,
+        "top_p": sampling.get("top_p"),
         "truncation": "disabled",
         "usage": None,
     } | told
