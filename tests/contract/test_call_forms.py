@@ -136,6 +136,10 @@ def test_calls_of_earlier_answers_are_written_in_the_form(name):
     rendered = encoder.render(history, options=AnswerOptions(TOOLS))
     assert rendered.count(form.tools.write(messages(CALLS))) == 1
     assert rendered.index("get_all") < rendered.index("4711")
+    text = {"type": "text", "text": "Well."}
+    (message,) = form.messages([called | {"content": [text]}])
+    assert message["content"][0] == text
+    assert message["content"][1]["text"].startswith(form.tools.begin)
 
 
 @pytest.mark.parametrize("path", published(), ids=lambda path: path.stem)
