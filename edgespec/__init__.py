@@ -1,4 +1,4 @@
-"""Quantised language models on your own device, faster by lossless speculative decoding.
+"""Quantised language models on your own device, made faster by lossless speculative decoding.
 
 import edgespec
 
@@ -9,7 +9,7 @@ with edgespec.load("smollm2-135m") as engine:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import convert as _package  # before the function of this name
+from . import convert as _package  # the package, before the function of the same name
 from .config import (
     EngineConfig,
     RemoteConfig,
@@ -144,7 +144,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("drafters", "hub", "policies")
-_HOMES = {  # imported when they are first asked for, which keeps `import edgespec` quick
+_HOMES = {  # modules are imported when a name is first used, which keeps `import edgespec` quick
     "backends.base": ("Capabilities", "Model"),
     "backends.toy": ("ToyModel", "ToyTokenizer"),
     "chat.chat": ("Chat",),

@@ -1,4 +1,4 @@
-"""Advice in messages: commands for the user's own model, and how to install an extra."""
+"""Advice in messages: edgespec commands for the user's own model, and how to install an extra."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Name = str | os.PathLike[str] | None
 
 
 def command(name: str, model: Name = None, draft: Name = "auto", *more: str) -> str:
-    """Return a command of edgespec in backticks, for a message that advises it.
+    """Return an edgespec command in backticks, for a message that recommends it.
 
-    model: as the user named it, None where it is the default one. draft: the same of the draft
-    model; "auto" where none was named, None where there is to be none. more: arguments at the end.
+    model: the model as the user named it, None for the default model. draft: the draft model as the
+    user named it; "auto" if none was named, None for no draft model. more: arguments at the end.
     """
     words = ["edgespec", name]
     if model:
@@ -25,5 +25,5 @@ def command(name: str, model: Name = None, draft: Name = "auto", *more: str) -> 
 
 
 def install(*extras: str) -> str:
-    """Return how to install extras: edgespec is on no package index."""
+    """Return the pip command that installs extras from a clone: edgespec is on no package index."""
     return f"`pip install '.[{','.join(extras)}]'` in a clone of edgespec"

@@ -1,4 +1,4 @@
-"""The settings that a user may give. Frozen; unknown keys and impossible values are refused."""
+"""The user's settings, as frozen dataclasses. Unknown keys and impossible values are refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .setting import Setting, check, described
 
 T = TypeVar("T")
 
-_MOST_BIAS = 1e6  # far beyond all logits, and far from the ends of float32
-_MOST_THREADS = 512  # of llama.cpp, whose process ends beyond
+_MOST_BIAS = 1e6  # far beyond all logits, and far below the largest float32
+_MOST_THREADS = 512  # llama.cpp's limit: with more threads it ends the process
 _SHAPES = {"shapes_rows": True}
 
 _ALIASES = {  # Hugging Face's names for the same things
@@ -55,7 +55,7 @@ def did_you_mean(name: str, known: list[str]) -> str:
 
 
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
-    """Return one or several values of a kind as a tuple. Raises ConfigError for another kind."""
+    """Return one value or several values as a tuple. Raises ConfigError for one of another type."""
     one = isinstance(values, (kind, Mapping)) or not isinstance(values, Iterable)
     all_values = (values,) if one else tuple(values)
     wrong = [
@@ -67,7 +67,7 @@ def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
 
 
 def _paths(name: str, values: Any) -> tuple[str, ...]:
-    """Return one or several paths as texts. Raises ConfigError for anything else."""
+    """Return one path or several paths as strings. Raises ConfigError for anything else."""
     one = isinstance(values, (str, os.PathLike)) or not isinstance(values, Iterable)
     try:
         return tuple(os.fsdecode(value) for value in ((values,) if one else values))
@@ -87,11 +87,11 @@ def _check_bias(bias: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RepetitionDetection:
-    """Says when an answer that repeats itself ends, with the finish reason "repetition".
+    """The rule that ends an answer that repeats itself, with the finish reason "repetition".
 
-    As in vLLM, it ends at the first token with which its last tokens are a span of min_pattern_size
-    to max_pattern_size tokens, min_count times in a row. min_tokens lets short spans repeat more
-    often.
+    As in vLLM, the answer ends as soon as its last tokens are one span of min_pattern_size to
+    max_pattern_size tokens, repeated min_count times in a row. With min_tokens, short spans must
+    repeat more often: all repetitions together must have at least that many tokens.
     """
 
     max_pattern_size: Annotated[
@@ -120,8 +120,9 @@ class RepetitionDetection:
 
     @classmethod
     def endless(cls) -> RepetitionDetection:
-        """Return the rule of `edgespec chat` and `run`: at least 512 tokens that are one span of at
-        most 128, at least 24 times in a row. One of 9,791 source and data files has such a place.
+        """Return the rule of `edgespec chat` and `run`: one span of at most 128 tokens, at least 24
+        times in a row, at least 512 tokens in all. One of 9,791 source and data files has such a
+        repetition.
         """
         return cls(max_pattern_size=128, min_count=24, min_tokens=512)
 
@@ -134,13 +135,12 @@ class SamplingParams:
     """The settings of one request.
 
     Transforms are applied in this order: logit_bias, repetition_penalty (prompt and output),
-    presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p. Where a
-    request to an engine does not name these and the penalties, it gets those of `Engine.sampling`.
+    presence_penalty and frequency_penalty (output), temperature, top_k, top_p, min_p. All of these
+    except logit_bias have defaults in `Engine.sampling`, for requests that do not name them.
 
-    Without max_tokens an answer ends with the context at the latest. time_limit_s is counted from
-    the call, and 0 or less means that no time is left. schema, regex, grammar and choices say what
-    an answer has to look like, to its last token, of which max_tokens may cut some; a request has
-    one of them at most.
+    Without max_tokens an answer can fill the context. time_limit_s counts from the call; 0 or less
+    means that no time is left. schema, regex, grammar and choices constrain the whole answer, which
+    max_tokens may still cut; a request has at most one of them.
     """
 
     temperature: Annotated[
@@ -303,12 +303,12 @@ class SamplingParams:
 
     @property
     def is_constrained(self) -> bool:
-        """True if the answer has to follow a schema, an expression, a grammar or choices."""
+        """True if the answer has to follow a schema, a regex, a grammar or choices."""
         return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
     @property
     def ends_repetition(self) -> bool:
-        """True if an answer that repeats itself is ended."""
+        """True if an answer that repeats itself is to be ended early."""
         rule = self.repetition_detection
         return rule is not None and rule.max_pattern_size > 0 and not self.is_constrained
 
@@ -319,7 +319,7 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """True if a row depends on which tokens came before it."""
+        """True if a penalty is set: logits are then changed depending on earlier tokens."""
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
 
@@ -329,17 +329,17 @@ Remember = Literal["all", "rates", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
-    """The settings of speculation; names after vLLM, Hugging Face's as aliases.
+    """The settings of speculation, with vLLM's names; Hugging Face's names are aliases.
 
-    `edgespec.drafters.names()`, `edgespec.policies.names()` and `edgespec.rules.names()` list what
-    method, policy and acceptance may be; names and options are checked when a model is loaded.
-    Without num_speculative_tokens and draft_p_min every step decides from measured costs what to
-    draft and how much; with one of them the depth is fixed.
+    `edgespec.drafters.names()`, `edgespec.policies.names()` and `edgespec.rules.names()` list the
+    values of method, policy and acceptance; names and options are checked when a model is loaded.
+    Without num_speculative_tokens and draft_p_min, every step decides from measured costs which
+    tokens to draft and how many; with one of them, the depth is fixed.
 
-    "block", the default acceptance, means "coupled" for requests that give a seed, so that the same
-    seed gives the same text; "coupled" makes the text a function of seed and target alone;
+    The acceptance rule "coupled" makes the text a function of seed and target alone. "block", the
+    default, acts as "coupled" for requests with a seed, so that the same seed gives the same text.
     "deterministic" lets the draft model propose its likeliest token instead of drawing one. Answers
-    for an `owner` are drafted from for that one only, and are not kept on disk.
+    for an `owner` are drafted from only for that owner, and are not kept on disk.
     """
 
     method: Annotated[
@@ -433,7 +433,7 @@ class SpeculativeConfig:
 
     @property
     def fixed(self) -> tuple[int, float] | None:
-        """The pair (depth, least probability) if they are fixed, None if each step decides."""
+        """The pair (depth, lowest draft probability) if it is fixed, None if each step decides."""
         if self.method == "none" or self.num_speculative_tokens == 0:
             return 0, 0.0
         depth, p_min = self.num_speculative_tokens, self.draft_p_min
@@ -464,12 +464,14 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 class EngineConfig:
     """The settings with which a model is loaded.
 
-    With batch_invariant a GGUF runs with flash attention, without repacked weights and with bf16
-    values in the cache, drafts are kept as short as rows stay equal, and the number of threads
-    changes between requests only; an ONNX graph evaluates single tokens as two where its kernels
-    treat them otherwise. The copy that requantize makes is made once; targets are always as they
-    are. flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device and dynamic_threads
-    act on GGUF models only, provider on ONNX models.
+    With batch_invariant, a GGUF runs with flash attention, without repacked weights and with bf16
+    values in the cache. Drafts are kept so short that their length does not change logits, and the
+    number of threads changes only between requests. An ONNX graph evaluates single tokens as two if
+    its kernels treat single tokens differently.
+
+    requantize makes its copy once, and only of draft models; targets always run as they are.
+    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device and dynamic_threads act
+    only on GGUF models, provider only on ONNX models.
     """
 
     n_ctx: Annotated[
@@ -571,19 +573,19 @@ class EngineConfig:
             )
 
     def threads(self, cores: int) -> tuple[int, int]:
-        """Return the threads for single steps and for prefill, on so many cores."""
+        """Return the number of threads for single steps and that for prefill, on `cores` cores."""
         most = self.max_cores or math.inf
         one, many = self.n_threads or cores, self.n_threads_batch or self.n_threads or cores
         return int(min(one, most)), int(min(many, most))
 
 
 NOT_SPEED = ("on_busy", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio")
-"""Fields of EngineConfig that say nothing about how fast a model is, once its threads are known."""
+"""Fields of EngineConfig that do not affect a model's speed, once its threads are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteConfig:
-    """The address of a target on another machine, and what to use beside it."""
+    """The address of a target on another machine, and the local files to use with it."""
 
     url: Annotated[
         str,

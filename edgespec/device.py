@@ -1,4 +1,4 @@
-"""The machine that this runs on: its folders, processors and memory."""
+"""Facts about this machine: its folders, processors, GPUs, memory and load."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from .named_files import expanded
 _NICE = {"low": 10, "high": -10}
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI devices
 _WINDOWS_ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
-_FAST = 0.6  # of the fastest core's capacity
-BUSY = 0.25  # cores: where other programs use more, what is measured says little
+_FAST = 0.6  # share of the fastest core's capacity from which on a core counts as fast
+BUSY = 0.25  # cores: if other programs use more, measured times are not reliable
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder of files that can be made again: "models", "profiles" or "drafts".
+    """Return the folder for files that can be made again: "models", "profiles" or "drafts".
 
-    $EDGESPEC_MODELS, $EDGESPEC_PROFILES or $EDGESPEC_DRAFTS, or else in the user's cache.
+    It is $EDGESPEC_MODELS, $EDGESPEC_PROFILES or $EDGESPEC_DRAFTS, or else a folder in the user's
+    cache.
     """
     if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
         return expanded(given)
@@ -37,8 +38,8 @@ def cache_folder(kind: str) -> Path:
 
 
 def data_folder(kind: str) -> Path:
-    """Return the folder of what the user has given us to keep: $EDGESPEC_<KIND>, or else in the
-    user's data.
+    """Return the folder for files that the user wants kept: $EDGESPEC_<KIND>, or else a folder in
+    the user's data.
     """
     if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
         return expanded(given)
@@ -48,7 +49,7 @@ def data_folder(kind: str) -> Path:
 
 
 def state_folder() -> Path:
-    """Return the user's folder for what programs remember, such as the history of a prompt."""
+    """Return the user's folder for the state of programs, such as the history of typed prompts."""
     from platformdirs import user_state_path
 
     return user_state_path("edgespec", appauthor=False)
@@ -67,12 +68,12 @@ def _usable() -> list[int]:
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may run on, hyper-threads counted each."""
+    """Return the number of CPUs that this process may run on; each hyper-thread counts as one."""
     return len(_usable())
 
 
 def physical_cores() -> int:
-    """Return the number of cores that this process may run on, hyper-threads counted once."""
+    """Return the number of physical cores that this process may run on."""
     import psutil
 
     cpus = _usable()
@@ -83,14 +84,15 @@ def physical_cores() -> int:
 
 
 def is_arm() -> bool:
-    """Return True on a processor with ARM's instructions."""
+    """Return True if this is an ARM processor."""
     return platform.machine().lower().startswith(("arm", "aarch"))
 
 
 def fast_cores() -> int:
-    """Return the number of cores that are about as fast as the fastest; hyper-threads count once.
+    """Return the number of physical cores that are about as fast as the fastest one.
 
-    Slower ones beside them hold up an evaluation, whose threads wait for each other.
+    Using slower cores as well would slow down an evaluation, because its threads wait for each
+    other.
     """
     every, fast = physical_cores(), _fast_cpus()
     cores = {_siblings(cpu) for cpu in fast.intersection(_usable())}
@@ -100,7 +102,7 @@ def fast_cores() -> int:
 
 
 def _fast_cpus() -> set[int]:
-    """Return the numbers of the fast CPUs where Linux tells them from slow ones, else none."""
+    """Return the numbers of the fast CPUs; an empty set if Linux does not say which are fast."""
     capacity_files = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpu_capacity")
     try:
         capacities = {
@@ -123,13 +125,13 @@ def _numbers(text: str) -> set[int]:
 
 
 def _siblings(cpu: int) -> str:
-    """Return which CPUs share a core with this one, as a text. Raises OSError."""
+    """Return the list of the CPUs that share a core with this one, as text. Raises OSError."""
     topology = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     return Path(topology).read_text("utf-8")
 
 
 def _sysctl(name: str) -> int:
-    """Return a number that macOS knows, 0 where it does not."""
+    """Return a number that macOS's sysctl knows under this name, 0 if there is none."""
     import subprocess
 
     said = subprocess.run(["/usr/sbin/sysctl", "-n", name], capture_output=True, text=True).stdout
@@ -137,12 +139,12 @@ def _sysctl(name: str) -> int:
 
 
 def processor() -> str:
-    """Return the CPU's name and how many of its threads this process may use."""
+    """Return the CPU's name and the number of hardware threads that this process may use."""
     return f"{_processor_name() or platform.processor() or platform.machine()} x{usable_cpus()}"
 
 
 def _processor_name() -> str:
-    """Return the CPU's name as the operating system knows it, or an empty text."""
+    """Return the CPU's name as the operating system knows it, or ""."""
     try:
         if sys.platform == "win32":
             import winreg
@@ -161,8 +163,8 @@ def _processor_name() -> str:
 
 
 def _linux_processor() -> str:
-    """Return the CPU's name, on ARM that of the board or the numbers of maker and part. Raises
-    OSError.
+    """Return the CPU's name. On ARM this is the board's name, or the CPU's implementer and part
+    numbers. Raises OSError.
     """
     lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     said = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
@@ -175,8 +177,8 @@ def _linux_processor() -> str:
 
 
 def gpu_driver() -> str:
-    """Return what the speed of a GPU depends on beside its name: the version of its driver, of the
-    system where that is all there is, and the power mode of a Jetson.
+    """Return the versions that a GPU's speed depends on: those of the operating system and of the
+    NVIDIA driver, and the power mode of a Jetson.
     """
     facts = [platform.release()]
     for path in ("/proc/driver/nvidia/version", "/var/lib/nvpmodel/status"):
@@ -186,8 +188,8 @@ def gpu_driver() -> str:
 
 
 def seen_gpus() -> list[str]:
-    """Return the makers of the GPUs that the operating system shows, whether or not anything here
-    can use them: "NVIDIA", "AMD", "Intel", "Apple".
+    """Return the vendors of the GPUs that the operating system shows: "NVIDIA", "AMD", "Intel",
+    "Apple". No installed engine needs to be able to use these GPUs.
     """
     if sys.platform == "darwin":
         return ["Apple"] if platform.machine() == "arm64" else []
@@ -196,7 +198,7 @@ def seen_gpus() -> list[str]:
 
 
 def _linux_gpus() -> list[str]:
-    """Return the makers of the PCI devices that draw, and of the GPU in a Jetson."""
+    """Return the vendors of the PCI graphics devices, and "NVIDIA" on a Jetson."""
     names = []
     for path in Path("/sys/class/drm").glob("card*/device/vendor"):
         with contextlib.suppress(OSError):
@@ -207,7 +209,7 @@ def _linux_gpus() -> list[str]:
 
 
 def _windows_gpus() -> list[str]:
-    """Return the names of the display adapters in the registry."""
+    """Return the names of the display adapters in the registry of Windows."""
     if sys.platform != "win32":
         return []
     import winreg
@@ -221,8 +223,8 @@ def _windows_gpus() -> list[str]:
 
 
 def instructions() -> frozenset[str]:
-    """Return the instruction sets of the CPU in Linux's words ("avx512f", "asimddp"), none where
-    the operating system does not list them.
+    """Return the CPU's instruction sets by their Linux names ("avx512f", "asimddp"); an empty set
+    if the operating system does not list them.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
@@ -233,8 +235,9 @@ def instructions() -> frozenset[str]:
 
 
 def thread_counts(most: int = 0) -> list[int]:
-    """Return the numbers of threads that are worth a try, in ascending order; none above `most`,
-    0 for no limit.
+    """Return the numbers of threads that are worth trying, in ascending order.
+
+    most: the largest number to return, 0 for no limit.
     """
     counts = (1, fast_cores(), physical_cores(), usable_cpus())
     return sorted({min(n, most or n) for n in counts})
@@ -264,7 +267,7 @@ def set_priority(prio: str) -> None:
 
 
 def _threads() -> list[int]:
-    """Return the ids of this process's threads, or 0 for the process where they share all."""
+    """Return the ids of this process's threads, or [0] (the process) if there is no such list."""
     tasks = Path("/proc/self/task")
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
 
@@ -277,7 +280,7 @@ def available_memory() -> int:
 
 
 class Load(NamedTuple):
-    """The numbers of cores that other programs used, that this process used and that were idle."""
+    """The use of the CPUs: cores used by other programs, cores used by this process, idle cores."""
 
     others: float
     own: float
@@ -290,9 +293,9 @@ def _n_cpus() -> int | None:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Return the seconds that the CPUs of this process were busy, and idle, since the machine
-    started. What a hypervisor gave to others is in neither. Raises OSError where the system does
-    not say.
+    """Return the seconds that the CPUs of this process were busy and that they were idle, since the
+    machine started. Time that a hypervisor gave to other machines counts as neither. Raises OSError
+    if the system does not tell them.
     """
     import psutil
 
@@ -310,10 +313,10 @@ def cpu_seconds() -> tuple[float, float]:
 
 
 class LoadMeter:
-    """Measures what other programs use of the CPUs, from one look to the next.
+    """Measures how much of the CPUs other programs use, from one look to the next.
 
-    Children of this process are other programs. system: returns seconds busy and idle, of all CPUs
-    together, by default `cpu_seconds`; own: the CPU seconds of this process.
+    Children of this process count as other programs. system: returns the busy and the idle seconds
+    of all CPUs together, `cpu_seconds` by default. own: returns the CPU seconds of this process.
     """
 
     def __init__(
@@ -326,8 +329,8 @@ class LoadMeter:
         self._last = self._read()
 
     def look(self, least_s: float = 0.0) -> Load | None:
-        """Return the use since the last look, or None where the system does not show it, or where
-        less than `least_s` have passed.
+        """Return the use of the CPUs since the last look. Return None if the system does not show
+        it, or if at most `least_s` seconds have passed.
         """
         last, self._last = self._last, self._read()
         if last is None or self._last is None:
@@ -346,8 +349,9 @@ class LoadMeter:
 
 
 def others_now() -> float | None:
-    """Return how many cores other programs would use at this moment if they had them, by what the
-    system says is ready to run; None where it does not. One look says little about a while.
+    """Return how many cores other programs could use at this moment, estimated from the number of
+    threads that are ready to run; None if the system does not tell it. This is a snapshot: it says
+    little about the next seconds.
     """
     try:
         with open("/proc/loadavg") as file:
@@ -358,10 +362,10 @@ def others_now() -> float | None:
 
 
 def other_load(seconds: float = 0.3) -> float | None:
-    """Return how many cores other programs use, or None where the system does not show it.
+    """Return how many cores other programs use, or None if the system does not show it.
 
-    seconds: how long to watch; the thread sleeps meanwhile. Above BUSY, what is measured now
-    should not be kept.
+    seconds: how long to watch; the thread sleeps meanwhile. If the result is above BUSY, times
+    measured now should not be kept.
     """
     meter = LoadMeter()
     time.sleep(seconds)

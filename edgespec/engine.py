@@ -1,4 +1,4 @@
-"""A loaded model that answers: the public face of the runtime."""
+"""The engine: a loaded model that answers requests. This is the main public class."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Engine:
     EngineBusy. A thread that would wait for itself always gets EngineBusy. A stream holds
     the engine until it is exhausted or closed.
 
-    target: the model itself, None where it is on another machine. n_ctx: the context in tokens.
-    constraints: compiles what answers have to follow. sampling: the settings of requests that do
-    not name them; in words as text.
-    idle_work: what is done between requests, on a thread of its own, for later ones: costs are
-    measured, a draft model is copied in a faster format. A request that comes does not wait for it.
-    kept: keeps what was learned, between requests now and then, and at the end.
+    target: the target model, None if it is on another machine. n_ctx: the context length in tokens.
+    constraints: compiles schemas and other forms that answers have to follow. sampling: the default
+    settings of requests; str() describes them.
+    idle_work: work done between requests, in a thread of its own, that makes later requests faster:
+    it measures costs and copies a draft model to a faster format. A new request does not wait for
+    it. kept: stores what was learned on disk, sometimes between requests and once at the end.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Engine:
     def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """Return the whole answer to a prompt.
 
-        prompt: text, in which special tokens count, or token ids. sampling: fields of
-        SamplingParams, in place of the engine's own; `owner` and `prediction` as for `stream`.
-        Raises ConfigError, ContextFull, EngineBusy.
+        prompt: text, in which special tokens are read as such, or token ids. sampling: fields of
+        SamplingParams, which replace the engine's defaults; `owner` and `prediction` as for
+        `stream`. Raises ConfigError, ContextFull, EngineBusy.
         """
         for event in self.stream(prompt, **sampling):
             if event.completion:
@@ -98,14 +98,14 @@ class Engine:
         prediction: Prompt = "",
         **sampling: Any,
     ) -> Stream:
-        """Yield the answer as it comes: "prefill", "token" and one last "done" event.
+        """Yield the answer as it is generated: "prefill", "token" and one last "done" event.
 
-        owner: whose request it is; nothing of it is reused or drafted from for another owner.
-        constraint: what the answer has to follow, from `constraint`. prediction: text or token ids
-        that much of the answer may be, such as a file that it edits. They are drafts for this
-        request alone and change no text, whatever they are.
-        Arguments are checked and time counts at once, the engine is taken with the first `next`.
-        Closing the stream, or leaving its `with` block, ends the request.
+        owner: the user that the request belongs to; its text is never reused or drafted from for
+        another owner. constraint: a constraint that the answer follows, made by the method
+        `constraint`. prediction: text or token ids that the answer may largely repeat, such as a
+        file that it edits. Only this request drafts from it, and it never changes the text.
+        The arguments are checked and the time limit starts at once; the engine is taken with the
+        first `next`. Closing the stream, or leaving its `with` block, ends the request.
         """
         params = self.sampling.params(sampling)
         interrupt = self.begin(params)  # reading the prompt counts
@@ -125,38 +125,43 @@ class Engine:
     ) -> Chat:
         """Return a new conversation, rendered with the model's own template.
 
-        tools: functions, or descriptions of such, that the model may call. parse_special: read
-        control tokens that are written in messages as such, not as text. owner: whose conversation
-        it is, as for `stream`. answers: further fields of AnswerOptions. Raises ConfigError for
-        tools that the model's template does not know.
+        tools: functions, or descriptions of functions, that the model may call. parse_special:
+        treat the names of control tokens in messages as control tokens, not as text. owner: as for
+        `stream`. answers: further fields of AnswerOptions. Raises ConfigError for tools if the
+        model's template does not support them.
         """
         return Chat(self, system, tools=tools, parse_special=parse_special, owner=owner, **answers)
 
     def check(self, **sampling: Any) -> None:
-        """Raise ConfigError for settings of a request that cannot be, forms of answers included.
+        """Raise ConfigError for settings that a request cannot have, including a schema, regex,
+        grammar or choices that cannot be followed.
 
-        The first form reads the vocabulary, which takes a second or two; a server does it here.
+        The first such form reads the vocabulary, which takes one or two seconds; a server calls
+        this early for that reason.
         """
         self.constraint(build(SamplingParams, sampling))
 
     def measure(self, time_limit_s: float | None = None) -> bool:
-        """Measure now what decoding costs on this device, if that is not known, and wait for it.
+        """Measure now what decoding costs on this device, if that is not known yet.
 
-        It happens by itself after the first answer, which is decoded plainly; benchmarks call this
-        before theirs. Return False if the time was too short; the rest is measured later.
+        Otherwise it is measured automatically after the first answer, which is decoded plainly;
+        benchmarks call this before their first request. Return False if the time was too short; the
+        rest is measured later.
         """
         return self.idle_work.finish(self._lock.begin(time_limit_s))
 
     def cancel(self) -> None:
-        """Cancel the running request, or if none runs, those that have begun: `generate` or
-        `stream` was called. May be called from any thread; without a request it does nothing.
+        """Cancel the running request or, if none runs, all requests whose `generate` or `stream`
+        was called. May be called from any thread; does nothing without a request.
 
-        The request ends with finish reason "cancelled" and what has been generated so far.
+        A cancelled request ends with the finish reason "cancelled" and the text generated so far.
         """
         self._lock.cancel()
 
     def begin(self, params: SamplingParams) -> Interrupt:
-        """Return what ends a request with these settings, whose time counts from now."""
+        """Return the Interrupt that can end a request with these settings; its time limit starts
+        now.
+        """
         return self._lock.begin(params.time_limit_s)
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
@@ -175,11 +180,12 @@ class Engine:
         prediction: Prompt = "",
         **sampling: Any,
     ) -> AsyncStream:
-        """Return what yields the answer as `stream` does, for asyncio.
+        """Return an async iterator over the events of an answer, as `stream` yields them.
 
-        It runs in a thread of its own, which also reads the prompt and compiles the form, so
-        errors of these come with the first event. Cancelling the task that waits for an event
-        cancels the request; who then goes on reading gets the rest of it, its completion included.
+        The request runs in a thread of its own. This thread also encodes the prompt and compiles
+        the constraint, so their errors are raised at the first event. Cancelling the task that
+        waits for an event cancels the request; reading on afterwards gives the remaining events,
+        including the completion.
         """
         return self.arun(
             prompt, self.sampling.params(sampling), owner=owner, constraint=constraint,
@@ -187,8 +193,8 @@ class Engine:
         )  # fmt: skip
 
     def arun(self, prompt: Prompt, params: SamplingParams, **given: Any) -> AsyncStream:
-        """Run one request with these settings as they are, for asyncio; given: as for `run`."""
-        from .decoding.async_stream import AsyncStream  # asyncio: only programs that use it pay
+        """Run one request for asyncio, without adding defaults to `params`. given: as for `run`."""
+        from .decoding.async_stream import AsyncStream  # only programs that need it import asyncio
 
         interrupt = self.begin(params)
 
@@ -208,11 +214,11 @@ class Engine:
         constraint: Constraint | None = None,
         prediction: Prompt = "",
     ) -> Stream:
-        """Run one request on token ids, as `stream` does, with these settings as they are.
+        """Run one request on token ids, as `stream` does, without adding defaults to `params`.
 
-        earlier: tokens that are not in the prompt any more; prompt lookup may draft from them.
-        constraint: what the answer has to follow instead of what `params` say of its form.
-        prediction: as for `stream`.
+        earlier: tokens of the conversation that are no longer in the prompt; prompt lookup may
+        draft from them. interrupt: from `begin`. constraint: the constraint that the answer
+        follows, in place of the one that `params` ask for. prediction: as for `stream`.
         """
         interrupt = interrupt or self.begin(params)
         randomness = SeededRandomness(params.seed)
@@ -232,13 +238,14 @@ class Engine:
         owner: str = "",
         abort: Abort | None = None,
     ) -> Constraint | None:
-        """Return what an answer has to follow, None for no limits; may be called from any thread.
+        """Return the constraint that an answer has to follow, None if there is none; may be called
+        from any thread.
 
-        options: tools and reasoning; a schema or another form then holds after the reasoning.
-        rendered: the prompt's text, which says whether reasoning has begun. owner: for whom it is
-        kept. abort: does not wait any longer where it gives a reason, and returns None; a request
-        with that reason ends before its first token. Raises ConfigError where something cannot be
-        followed.
+        options: the tools and the reasoning of a chat; a schema or another form then applies after
+        the reasoning. rendered: the prompt's text, which shows whether reasoning has begun. owner:
+        the user that the compiled constraint is kept for. abort: as soon as it returns a reason,
+        the wait ends and None is returned; a request with that reason ends before its first token.
+        Raises ConfigError if something cannot be followed.
         """
         if options is None and not params.is_constrained:
             return None
@@ -256,8 +263,8 @@ class Engine:
     def reader(
         self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
     ) -> Reader | None:
-        """Return what finds reasoning and calls in an answer, None where there can be none;
-        arguments as for `constraint`.
+        """Return a reader that finds reasoning and tool calls in an answer, None if there can be
+        none; arguments as for `constraint`.
         """
         options, form = self.followed(options, owner), self.answer_format
         if not options.tools and not form.reasoning:
@@ -265,9 +272,9 @@ class Engine:
         return form.reader(options, rendered, has_form=params.is_constrained)
 
     def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
-        """Return options in which tools that are not strict have schemas that can be followed.
+        """Return the options with followable schemas for all tools that are not strict.
 
-        The reader of an answer needs them too; templates are given the tools as they are.
+        The constraint and the reader of an answer use these tools; templates get the original ones.
         """
         return self._answer_constraints.followed(options, owner)
 
@@ -294,7 +301,7 @@ class Engine:
     def _held(
         self, request: Request, interrupt: Interrupt
     ) -> Generator[Event, None, tuple[Completion, str]]:
-        """Yield the events of a request but the last; return its completion and the last text."""
+        """Yield all events of a request except "done"; return its completion and the last text."""
         params = request.params
         with self._lock.held(interrupt) as held:
             constraint = request.constraint
@@ -321,13 +328,13 @@ class Engine:
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt.
 
-        Raises ConfigError for none, or an unknown one, ContextFull for a text that cannot fit.
+        Raises ConfigError if there are none or one is unknown, ContextFull if the text cannot fit.
         """
         self._lock.check_open()
         return prompt_ids(self.tokenizer, prompt, self.n_ctx)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is loaded, where it is, how it speculates and samples, for JSON."""
+        """Return a description for JSON: the models, where they run, speculation and sampling."""
         return dict(self._description) | {
             "n_ctx": self.n_ctx,
             "speculation": self._speculation,
@@ -335,7 +342,7 @@ class Engine:
         }
 
     def close(self) -> None:
-        """Free the models; calling it twice is harmless.
+        """Free the models. Calling this twice is harmless.
 
         A running request is cancelled, and the models are freed as soon as it has ended.
         """
@@ -353,7 +360,7 @@ class Engine:
 
 
 def _free(session: Session, kept: Kept | None) -> None:
-    """Free the models, once what was learned with them is kept."""
+    """Store what was learned with the models, then free them."""
     if kept:
         kept.save()
     session.close()

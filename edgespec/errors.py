@@ -19,7 +19,7 @@
     ├── TemplateError                a chat template that does not render
     ├── VerifierError
     │   ├── VerifierUnavailable      a server cannot be reached, went away, or is full now
-    │   ├── VerifierRefused          a server refused: key, model, vocabulary, what it cannot do
+    │   ├── VerifierRefused          a server refused: key, model, vocabulary, or an inexact request
     │   └── VerifierFault            a server's answer makes no sense
     └── EngineBusy                   a second request while one is running
 
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 
 class EdgeSpecError(Exception):
-    """The root of the tree: catch this to catch them all."""
+    """The base class of all errors that edgespec raises on purpose."""
 
 
 class ConfigError(EdgeSpecError, ValueError):
@@ -90,7 +90,7 @@ class DecodeError(EdgeSpecError):
 
 
 class Aborted(EdgeSpecError):
-    """Evaluation was stopped by the caller; the model's `n_past` says how far it came."""
+    """Evaluation was stopped by the caller; the model's `n_past` tells how far it got."""
 
 
 class TemplateError(EdgeSpecError):
@@ -113,14 +113,15 @@ class VerifierUnavailable(VerifierError):
 
 
 class VerifierRefused(VerifierError):
-    """A server refused: wrong key, wrong model, another vocabulary, or a request that it cannot
-    do exactly. Trying again does not help.
+    """A server refused: a wrong key, model or vocabulary, or a request that it cannot do exactly.
+
+    Trying again does not help.
     """
 
 
 class VerifierFault(VerifierError):
-    """A server sent something that does not answer what it was asked."""
+    """A server sent an answer that does not fit the request."""
 
 
 class EngineBusy(EdgeSpecError):
-    """A second request was made while one is running."""
+    """A second request was made while another one is running."""

@@ -1,7 +1,7 @@
-"""Files that edgespec keeps and reads back: read with care, written whole or not at all.
+"""Reading and writing the files that edgespec keeps. A file is written completely or not at all.
 
-By the next start a file may be cut short, another program's, or a pipe that nobody writes to. Only
-regular files of bounded size with valid content are used. Anything else is as if it were not there,
+At the next start a file may be cut short, belong to another program, or be a pipe without a writer.
+Only regular files of bounded size with valid content are used. Anything else is treated as missing,
 and one line in the log says so.
 """
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 logger = logging.getLogger("edgespec.kept")
 
 _MOST_JSON = 16 << 20  # bytes
-NEW = ".edgespec-new."  # the name of a file until it is whole; the writer's process follows
-_ABANDONED_S = 86_400.0  # age at which a file that is not whole has no writer any more
+NEW = ".edgespec-new."  # beginning of a partial file's name; the writer's process id follows
+_ABANDONED_S = 86_400.0  # age at which a partial file has no writer any more
 _DENIED = ("no permission", "change who may use it", "that you may write to")
 _NO_FOLDER = ("a file is where a folder has to be", "rename it", "elsewhere")
 _OBSTACLES = {  # why something cannot be written, what to do, and which other place would do
@@ -38,16 +38,17 @@ _OBSTACLES = {  # why something cannot be written, what to do, and which other p
     errno.EPERM: _DENIED,
     errno.EROFS: ("the disk is read-only", "mount it so that it can be written", "on another disk"),
 }
-NOT_WRITTEN = _OBSTACLES.keys()  # what a system says where something cannot be written
+NOT_WRITTEN = _OBSTACLES.keys()  # the error numbers of a place that cannot be written to
 _PROBE = 4096  # bytes: a full disk still takes empty files
-_CLOCKS_S = 5.0  # that the clocks of files and processes may be apart
-_swept: set[Path] = set()  # folders in which this process has cleaned up
-_left_out: set[Path] = set()  # what this process has said that it leaves out
+_CLOCKS_S = 5.0  # most difference between the clocks of files and of processes
+_swept: set[Path] = set()  # folders in which this process has deleted partial files
+_left_out: set[Path] = set()  # paths that this process has logged as left out
 
 
 def matching(folder: Path, *patterns: str) -> list[Path]:
-    """Return what is in a folder and matches one of some patterns, sorted; nothing, and one line in
-    the log, if the folder cannot be read: it may be another user's.
+    """Return the paths in a folder that match one of the patterns, sorted.
+
+    Returns [] if the folder cannot be read (it may be another user's), and logs that once.
     """
     try:
         os.scandir(folder).close()
@@ -60,7 +61,7 @@ def matching(folder: Path, *patterns: str) -> list[Path]:
 
 
 def leave_out(path: Path, error: Exception) -> None:
-    """Say in the log, once a process, that something cannot be read and is left out."""
+    """Log, once in a process, that a path cannot be read and is left out."""
     if path not in _left_out:
         _left_out.add(path)
         reason = one_line(getattr(error, "strerror", None) or error)
@@ -68,8 +69,8 @@ def leave_out(path: Path, error: Exception) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError, and ValueError for a pipe, a device or a
-    folder.
+    """Open a regular file for reading. Raises OSError, and ValueError if it is a pipe, a device or
+    a folder.
     """
     # without O_NONBLOCK, opening a pipe waits until somebody writes to it
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -81,10 +82,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read(path: Path, most: int) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file.
 
-    Raises OSError if it cannot be read, and ValueError if it is no regular file, or has more than
-    `most` bytes.
+    Raises OSError if it cannot be read, and ValueError if it is not a regular file, or has more
+    than `most` bytes.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -94,8 +95,8 @@ def read(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, kind: type[T], most: int = _MOST_JSON) -> T:
-    """Return the JSON of a file as a msgspec struct. Raises OSError and ValueError as `read`, and
-    ValueError for anything but such a struct.
+    """Return the JSON in a file as a msgspec Struct of type `kind`. Raises OSError and ValueError
+    as `read` does, and ValueError if the content is not such a Struct.
     """
     try:
         return msgspec.json.decode(read(path, most), type=kind)
@@ -106,11 +107,12 @@ def read_json(path: Path, kind: type[T], most: int = _MOST_JSON) -> T:
 def load(
     path: Path, reader: Callable[[Path], T], instead: str, *, is_users: bool = False
 ) -> T | None:
-    """Return what `reader` makes of a file, None if there is none or none that can be used.
+    """Return the result of `reader` for a file, None if the file is missing or cannot be used.
 
-    A file of ours whose content is wrong (ValueError) goes, so that this is said once: it is
-    removed, or renamed to "*.damaged" if the user made it. Everything else stays. instead: says in
-    the log what happens now. What killed writers left next to the file is deleted.
+    If `reader` raises ValueError, the file is damaged. It is then removed, or renamed to
+    "*.damaged" if `is_users`, so that the warning comes only once; but a file of another user, and
+    anything but a regular file, stays. instead: ends the warning and says what happens now. Partial
+    files that killed writers left in the same folder are deleted.
     """
     _sweep(path.parent)
     try:
@@ -126,9 +128,10 @@ def load(
 
 
 def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file that only this user can read, and put it in its place when it is whole.
+    """Write a file that only this user can read, and move it to `path` when it is complete.
 
-    Raises OSError, and leaves the earlier file as it was; what is no file of ours is not replaced.
+    Raises OSError and leaves the earlier file as it was. It also does so if `path` is not a regular
+    file of this user.
     """
     if os.path.lexists(path) and not _is_ours(path):
         raise OSError(errno.EPERM, "it is no regular file of this user", str(path))
@@ -150,9 +153,9 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def unwritten(error: OSError, folder: Path, variable: str = "") -> str:
-    """Return in words why something could not be written to a folder, and what to do.
+    """Return a message that says why a write to a folder failed, and what to do.
 
-    variable: the one of the environment that names another folder, "" for none.
+    variable: the environment variable that can name another folder, "" if there is none.
     """
     place = error.filename or folder
     if error.errno not in NOT_WRITTEN:
@@ -162,10 +165,11 @@ def unwritten(error: OSError, folder: Path, variable: str = "") -> str:
 
 
 def obstacle(error: OSError, otherwise: str = "") -> str:
-    """Return why something cannot be written, and what to do: a full disk, one that is read-only
-    and a lack of permission need different things.
+    """Return a message that says why something cannot be written, and how to solve it: the advice
+    differs for a full disk, a read-only disk and a missing permission.
 
-    otherwise: what else would do; which place that has to be is added.
+    otherwise: other advice, such as "set X to a folder"; a suitable place is added to it, such as
+    "on another disk".
     """
     cause, remedy, elsewhere = _OBSTACLES.get(error.errno or 0, ("", "", "elsewhere"))
     reason = one_line(error.strerror or error)
@@ -175,7 +179,7 @@ def obstacle(error: OSError, otherwise: str = "") -> str:
 
 
 def refusal(folder: Path, variable: str = "") -> str:
-    """Return why nothing can be written to a folder, as `unwritten` does; "" if it can be."""
+    """Return the message of `unwritten` if a folder cannot be written to, else ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -183,13 +187,13 @@ def refusal(folder: Path, variable: str = "") -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = None  # of the probe
+        error.filename = None  # it names the probe
         return unwritten(error, folder, variable)
     return ""
 
 
 def remove(path: Path) -> str:
-    """Remove a file of ours; return what to say about it."""
+    """Remove a regular file of this user; return " and removed", or "" if it was not removed."""
     with contextlib.suppress(OSError):
         if _is_ours(path):
             path.unlink()
@@ -198,13 +202,15 @@ def remove(path: Path) -> str:
 
 
 def one_line(said: object, most: int = 200) -> str:
-    """Return the text of an error without control characters, shortened: it may quote a file."""
+    """Return the text of an error, shortened and without control characters, for it may quote a
+    file.
+    """
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(said)[:most])
     return "".join(shown)
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what writers left in a folder that were killed, once a process."""
+    """Delete the partial files that killed writers left in a folder, once in a process."""
     if folder in _swept:
         return
     _swept.add(folder)
@@ -232,13 +238,15 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return True for a regular file of this user, and no link to one."""
+    """Return True for a regular file of this user; False for a link to one."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and (os.name != "posix" or status.st_uid == os.getuid())
 
 
 def _put_aside(path: Path) -> str:
-    """Rename a file of ours; return what to say about it."""
+    """Rename a regular file of this user to "*.damaged"; return words for the warning about it, ""
+    if it was not renamed.
+    """
     aside = path.with_name(f"{path.name}.damaged")
     with contextlib.suppress(OSError):
         if _is_ours(path):

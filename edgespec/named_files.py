@@ -1,4 +1,4 @@
-"""Paths and files that a user names: any text, and any file."""
+"""Paths and files named by a user. The path may be any text, the file anything."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import BinaryIO
 
 from .errors import ConfigError
 
-MOST = 64 << 20  # bytes of a file that is read as a whole
+MOST = 64 << 20  # most bytes of a file that is read
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path, with the home folder for ~. Raises ConfigError for that of an unknown user."""
+    """Return a path with ~ and ~user replaced by home folders. Raises ConfigError for an unknown
+    user.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -23,15 +25,15 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def read(path: Path, most: int = MOST) -> bytes:
-    """Return what a file holds, or what comes through a pipe. Raises OSError if it cannot be read,
-    and ConfigError for more than `most` bytes.
+    """Return the content of a file or a pipe. Raises OSError if it cannot be read, and ConfigError
+    if it has more than `most` bytes.
     """
     with path.open("rb") as file:
         return read_stream(file, str(path), most)
 
 
 def read_stream(file: BinaryIO, name: str, most: int = MOST) -> bytes:
-    """Return the rest of an open file. name: for messages. Raises as `read`."""
+    """Return the rest of an open file. name: its name in messages. Raises errors as `read` does."""
     data = file.read(most + 1)
     if len(data) > most:
         raise ConfigError(f"{name} has more than {most} bytes, which is the most that is read")

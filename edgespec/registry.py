@@ -1,8 +1,8 @@
-"""Things of a kind that are known by name: one file for each, which registers itself.
+"""Registries: implementations of one kind, known by name. Each is one file that registers itself.
 
-A file in the kind's own folder, or a module that another package names in the kind's entry-point
-group, is then known by its name to the configuration, the command line, the replay and the docs.
-Other packages are looked through only where a name is unknown or names are listed.
+The file is in the kind's own folder, or is a module that another package names in the kind's
+entry-point group. The configuration, the command line, the replay and the docs then know its name.
+Other packages are searched only if a name is unknown or all names are listed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ logger = logging.getLogger("edgespec.registry")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that can be asked for by name.
+    """An implementation that can be asked for by name.
 
-    make: returns it; its keyword-only arguments are options. summary: what it is, in a few words.
+    make: a function that returns it; its keyword-only arguments are options. summary: a description
+    in a few words. aliases: other names for it.
     """
 
     name: str
@@ -38,13 +39,13 @@ class Entry:
 
     @property
     def options(self) -> list[str]:
-        """Names of the options that `make` takes."""
+        """The names of the options that `make` takes."""
         parameters = inspect.signature(self.make).parameters.items()
         return [name for name, each in parameters if each.kind is each.KEYWORD_ONLY]
 
     @property
     def is_own(self) -> bool:
-        """True for one of edgespec's own."""
+        """True if edgespec itself implements it, not another package."""
         return self.make.__module__.startswith("edgespec.")
 
 
@@ -52,9 +53,11 @@ E = TypeVar("E", bound=Entry)
 
 
 class Registry(Generic[E]):
-    """The entries of one kind. kind: a word for one of them, such as "drafter". package: whose
-    files register some. page: of docs/how-to, about writing one. reserved: names that mean
-    something else where one is asked for.
+    """The entries of one kind.
+
+    kind: a word for one entry, such as "drafter". package: the package whose files register
+    entries. page: the page in docs/how-to about writing one. reserved: names that no entry may
+    have, because they mean something else where the user names an entry.
     """
 
     def __init__(self, kind: str, package: str, page: str, reserved: Iterable[str] = ()) -> None:
@@ -65,8 +68,8 @@ class Registry(Generic[E]):
         self._others = functools.cache(self._read_entry_points)
 
     def add(self, entry: E) -> None:
-        """Add an entry. Raises ConfigError for a name that another one has, or that is not made of
-        lower-case letters, digits and underscores.
+        """Add an entry. Raises ConfigError if its name is taken, or is not made of lower-case
+        letters, digits and underscores.
         """
         names = entry.name, *entry.aliases
         for name in names:
@@ -74,7 +77,7 @@ class Registry(Generic[E]):
         self._entries.update(dict.fromkeys(names, entry))
 
     def remove(self, name: str) -> None:
-        """Forget a name."""
+        """Remove a name from the registry."""
         del self._entries[name]
 
     def own(self) -> list[E]:
@@ -83,13 +86,15 @@ class Registry(Generic[E]):
         return [entry for entry in dict.fromkeys(self._entries.values()) if entry.is_own]
 
     def names(self) -> list[str]:
-        """Return the names of all entries, those of other packages included."""
+        """Return the names of all entries, including those of other packages."""
         self._own()
         self._others()
         return sorted({entry.name for entry in self._entries.values()})
 
     def entry(self, name: str) -> E:
-        """Return the entry of a name or an alias. Raises ConfigError with the closest names."""
+        """Return the entry with this name or alias. Raises ConfigError if there is none, naming the
+        closest one.
+        """
         self._own()
         if name not in self._entries:
             self._others()
@@ -99,7 +104,7 @@ class Registry(Generic[E]):
         return self._entries[name]
 
     def unregistered(self, name: str) -> str:
-        """Return what to do if a file of that name registers nothing, else ""."""
+        """Return advice if the package has a file of this name that registers nothing, else ""."""
         module = sys.modules.get(f"{self._package}.{name}")
         if module is None or module.__name__ in self._modules():
             return ""
@@ -109,12 +114,15 @@ class Registry(Generic[E]):
         )
 
     def make(self, entry: E, context: Any, options: Mapping[str, Any], kind: type) -> Any:
-        """Return what an entry makes, which is of a kind, with those options that it takes."""
+        """Return the object that an entry makes from `context` and the `options` that it takes.
+
+        Raises ConfigError if it cannot be made, or is not an instance of `kind`.
+        """
         given = {name: options[name] for name in entry.options if name in options}
         try:
             made = entry.make(context, **given)
         except ConfigError:
-            raise  # it says all
+            raise  # its message needs no addition
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the {self._kind} {entry.name!r} cannot be made: {error}") from error
         if not isinstance(made, kind):
@@ -166,7 +174,7 @@ class Registry(Generic[E]):
                 )  # fmt: skip
 
     def _check_registered(self, module: str) -> None:
-        """Raise ConfigError if nothing comes from the package of a module that was imported."""
+        """Raise ConfigError if the package of this imported module has registered no entry."""
         if module.partition(".")[0] not in {name.partition(".")[0] for name in self._modules()}:
             raise ConfigError(
                 f"{module} registers no {self._kind}; put @{self._package}.register(NAME, SUMMARY) "

@@ -1,4 +1,4 @@
-"""Values that came in as TOML or JSON become msgspec Structs, or errors in our own words."""
+"""Conversion of TOML or JSON values to msgspec Structs, with edgespec's own error messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ T = TypeVar("T")
 
 
 class Mismatch(ValueError):
-    """A value that came in as TOML or JSON and is not what its schema says.
+    """An error for a TOML or JSON value that does not fit its schema.
 
-    path: where it stands, as in "files[0].size"; "" is the whole. problem: "unknown" (a field that
-    the schema does not have), "missing" (one that it needs) or "value". expected and found: in
-    words, "" where they say nothing. hint: what to write instead, or "".
+    path: the place of the value, such as "files[0].size"; "" for the whole document. problem:
+    "unknown" (a field that the schema does not have), "missing" (a field that it needs) or "value"
+    (a wrong value). expected, found: descriptions of the allowed and of the given value, or "".
+    hint: advice on what to write instead, or "".
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class Mismatch(ValueError):
 
 
 def convert(values: Any, kind: type[T], where: str, error: type[Exception] = ConfigError) -> T:
-    """Return `values`, as TOML or JSON are read, as a `kind`.
+    """Convert parsed TOML or JSON to a `kind`; raise `error` if the values do not fit.
 
     kind: a msgspec Struct with forbid_unknown_fields; a field's `Meta(extra={"reason": …})` becomes
-    the hint of a Mismatch. where: named first in the message of the `error` that is raised if the
-    values do not fit; a Mismatch is its cause.
+    the hint of a Mismatch. where: the source of the values, which begins the message of the error.
+    error: the type of the exception; a Mismatch is its cause.
     """
     try:
         return checked(values, kind)
@@ -49,7 +50,7 @@ def convert(values: Any, kind: type[T], where: str, error: type[Exception] = Con
 
 
 def checked(values: Any, kind: type[T]) -> T:
-    """Return `values`, as TOML or JSON are read, as a `kind`; raise Mismatch if they do not fit."""
+    """Convert parsed TOML or JSON to a `kind`; raise Mismatch if the values do not fit."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
@@ -57,7 +58,7 @@ def checked(values: Any, kind: type[T]) -> T:
 
 
 def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
-    """Translate msgspec's message, whose place in `values` stands at its end."""
+    """Translate msgspec's error message, which ends with the path of the wrong value."""
     pattern = r"(?s)(.*?)(?: - at (`key` in )?`\$\.?([^`]*)`)?"
     text, in_key, path = re.fullmatch(pattern, message).groups("")  # type: ignore[union-attr]
     types, value, seen = [msgspec.inspect.type_info(kind)], values, True
@@ -81,14 +82,14 @@ def _mismatch(message: str, values: Any, kind: Any) -> Mismatch:
         expected, found = f"must be {_in_words(wanted)}", found or _in_words(got)
         if "of length" in wanted and isinstance(value, (str, list, tuple, dict)):
             found = f"one of length {len(value)}"
-    else:  # of a __post_init__
+    else:  # the message comes from a __post_init__
         return Mismatch(f"{path}:" if path else "", "value", text)
     path = f"a key of {path}" if in_key else path
     return Mismatch(path, "value", expected, found, hint="; ".join(reasons))
 
 
 def _flat(kind: Any) -> Iterator[Any]:
-    """Yield the types that a union holds, or the one type itself."""
+    """Yield the member types of a union, or the type itself if it is no union."""
     if isinstance(kind, msgspec.inspect.Metadata):
         yield from _flat(kind.type)
     elif isinstance(kind, msgspec.inspect.UnionType):
@@ -108,7 +109,7 @@ def _fields(kind: Any, value: Any) -> Iterator[Any]:
 
 
 def _inside(kind: Any, name: str, value: Any) -> Iterator[Any]:
-    """Yield the types of the field `name` of a type, or of its items."""
+    """Yield the types of the field `name` of a type, and the types of its items."""
     yield from (field.type for field in _fields(kind, value) if field.encode_name == name)
     for one in _flat(kind):
         if name and name == getattr(one, "tag_field", None):
@@ -124,7 +125,7 @@ _BOUNDS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 
 
 def _in_words(expected: str) -> str:
-    """Return in words what msgspec writes as "`int | null`" or "`float` >= 0.0"."""
+    """Describe a type that msgspec writes as "`int | null`" or "`float` >= 0.0"."""
     kinds, _, rule = expected.lstrip("`").partition("`")
     names = [name for name in kinds.split(" | ") if name != "null"] or ["null"]
     words = " or ".join(_WORDS.get(name, name) for name in names)
@@ -135,7 +136,7 @@ def _in_words(expected: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as JSON, shortened; a list or an object by its kind."""
+    """Return a value as shortened JSON, but "a list" or "an object" for these."""
     if isinstance(value, (list, tuple, dict)):
         return "an object" if isinstance(value, dict) else "a list"
     text = one_line(json.dumps(value, ensure_ascii=False, default=str))

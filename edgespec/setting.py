@@ -1,7 +1,7 @@
-"""Settings are declared once: fields of a dataclass, annotated with bounds and a sentence.
+"""Declarations of settings: the fields of a dataclass, annotated with bounds and a sentence.
 
-What checks their values, the options of the command line, the fields of requests, the frames to a
-server and the reference page are made from these declarations.
+Each setting is declared once. The check of its value, its command-line option, its field in
+requests, its field in frames to a server and its row on the reference page are made from that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from .errors import ConfigError
 
-_LARGEST = 2**31 - 1  # whole numbers go up to that of an int32: engines take no more
+_LARGEST = 2**31 - 1  # the largest whole number: engines store them as int32
 _WORDS = {bool: "True or False", int: "a number", float: "a number", str: "text"}
 
 
@@ -27,9 +27,10 @@ _WORDS = {bool: "True or False", int: "a number", float: "a number", str: "text"
 class Setting:
     """One field of a class of settings.
 
-    kind: its type without None, such as float; is_optional: it may be None. sentence: what it does.
-    ge, gt, le: its bounds, None for none. choices: the only texts that it may be, if there are any.
-    default: of the field, None if it has none. extra: what only some readers need.
+    kind: its type without None, such as float. is_optional: True if it may be None. default: the
+    default value of the field, None if it has none. sentence: a description of its effect. ge, gt,
+    le: its bounds, None for no bound. choices: the only values allowed if it is text; empty if any
+    text is allowed. extra: facts that only some users of this class need.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Setting:
 
     @property
     def shapes_rows(self) -> bool:
-        """True if it is a number that changes a row of probabilities."""
+        """True if it is a number that changes the distribution that tokens are sampled from."""
         return bool(self.extra and self.extra.get("shapes_rows"))
 
     def check(self, value: Any) -> None:
@@ -79,15 +80,16 @@ class Setting:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the largest value; the least itself is not allowed where it is `gt`."""
+        """The lower and the upper bound; a lower bound from `gt` is itself not allowed."""
         low = self.gt if self.gt is not None else -math.inf if self.ge is None else self.ge
         if self.le is not None:
             return low, self.le
         return low, _LARGEST if self.kind is int else sys.float_info.max
 
     def in_words(self, value: float = -math.inf) -> str:
-        """Return what a value must be, in place of one that is too small or too large; "" for
-        any.
+        """Return the allowed range as text, for an error about `value`; "" for no limits.
+
+        A default upper bound is named only if `value` is above it.
         """
         low, high = self.range
         least = (
@@ -103,20 +105,20 @@ class Setting:
 
 @functools.cache
 def settings_of(owner: type) -> Mapping[str, Setting]:
-    """Return the settings of a dataclass by their names, in order."""
+    """Return the settings of a dataclass by name, in the order of its fields."""
     hints = typing.get_type_hints(owner, include_extras=True)
     return {each.name: _setting(each, hints[each.name]) for each in fields(owner)}
 
 
 def check(settings: Any) -> None:
-    """Raise ConfigError for the first field whose value its declaration does not allow."""
+    """Raise ConfigError for the first field of `settings` with a value that is not allowed."""
     owner: type = type(settings)
     for each in settings_of(owner).values():
         each.check(getattr(settings, each.name))
 
 
 def described(owner: type) -> str:
-    """Return the docstring of a class of settings together with the sentence of each."""
+    """Return the docstring of a class of settings, followed by the sentence of each setting."""
     told = [f"{each.name}: {each.sentence}" for each in settings_of(owner).values()]
     return "\n".join([inspect.cleandoc(owner.__doc__ or ""), "", *told])
 

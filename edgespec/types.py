@@ -1,7 +1,7 @@
-"""Values that travel between the parts. Nothing here imports anything of ours.
+"""Values passed between the parts of edgespec. This module imports no other edgespec module.
 
-The values that every step makes are named tuples: making one takes a third of the time that a
-frozen dataclass takes.
+Values made at every step are named tuples, which are made in a third of the time of frozen
+dataclasses.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Row = npt.NDArray[Any]
 """Logits of one position, [vocab_size]."""
 
 Rows = npt.NDArray[Any]
-"""Logits, [n, vocab_size], float32 from real engines and float64 from the toy: a view that
-is valid until the model's next call, and must not be written to."""
+"""Logits, [n, vocab_size], float32 from real engines and float64 from the toy model. A view that is
+valid until the model's next call; never write to it."""
 
 
 class Outputs(NamedTuple):
-    """The result of one call of a model: `logits`, [n, vocab_size], as described at `Rows`.
+    """The result of one model call. logits: [n, vocab_size], as described at `Rows`.
 
-    hidden: hidden states of all tokens of the call, float32 [n_tokens, n_layers, hidden_size], a
-    view valid until the next call; None from a model that was not asked for any.
+    hidden: the hidden states of all tokens of the call, float32 [n_tokens, n_layers, hidden_size],
+    a view valid until the next call; None if the model was not asked for any.
     """
 
     logits: Rows
@@ -38,15 +38,16 @@ class Outputs(NamedTuple):
 FinishReason = Literal["stop", "length", "context_full", "time_limit", "repetition", "cancelled"]
 
 Abort = Callable[[], FinishReason | None]
-"""Asked between steps and now and then during a long evaluation: a reason stops it."""
+"""A function called between steps, and from time to time during a long evaluation. Work stops when
+it returns a reason."""
 
 
 class Distribution(NamedTuple):
-    """A distribution over the tokens that the sampling transforms leave.
+    """A distribution over the tokens that are left after the sampling transforms.
 
-    ids: [n], strictly ascending. probs: float [n], sums to 1. Both are lists where top_k or
-    top_p left few tokens (a few scalars are handled faster than small arrays), else int64 and
-    float64 arrays. Every id that is not listed has probability zero; a listed one may, too.
+    ids: [n], strictly ascending. probs: float [n], sums to 1. Both are lists if top_k or top_p left
+    few tokens (Python handles a few scalars faster than small arrays), else int64 and float64
+    arrays. A token that is not listed has probability zero; a listed token may have it too.
     """
 
     ids: list[int] | Ids
@@ -62,7 +63,7 @@ class Distribution(NamedTuple):
         return max(self.probs) if isinstance(self.probs, list) else float(self.probs.max())
 
     def excess(self, scale: float, other: Distribution) -> list[float] | Probs:
-        """Return max(scale * self - other, 0) at the ids of self."""
+        """Return max(scale * p - p_other, 0) for each id of this distribution, in order."""
         if isinstance(self.probs, list):
             minus = other.prob
             pairs = zip(self.ids, self.probs, strict=True)
@@ -81,10 +82,10 @@ class Distribution(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """Says what a drafter needs of the target in an answer.
+    """The hidden states of the target that a drafter needs during an answer.
 
-    layers: whose hidden states, as in `HiddenStates.tap`. latest: of how many latest tokens of the
-    prompt at most; 0: of as many as are kept.
+    layers: the layers whose hidden states it needs, as in `Model.tap`. latest: how many of the
+    prompt's last tokens need them at most; 0 for all tokens whose states are kept.
     """
 
     layers: tuple[int, ...] = ()
@@ -95,7 +96,7 @@ REQUIRES_NOTHING = Requires()
 
 
 class Work(NamedTuple):
-    """An evaluation of a draft model: so many tokens after so many in its cache."""
+    """One evaluation of a draft model: `n_tokens` tokens after `n_cached` cached ones."""
 
     n_tokens: int
     n_cached: int
@@ -104,10 +105,11 @@ class Work(NamedTuple):
 class Draft(NamedTuple):
     """Tokens proposed to the target.
 
-    source: the drafters' names. probs: the distribution that each token was drawn from, or None for
-    a draft that is deterministic, or drawn with the request's shared Gumbel noise. expected:
-    estimated number of accepted tokens. evaluated: of a draft model for it. parents: of a tree, as
-    in sampling.trees; empty for a chain.
+    source: the names of the drafters. probs: the distribution that each token was drawn from; None
+    if the draft is deterministic, or was drawn with the Gumbel noise that it shares with the
+    target. expected: the estimated number of accepted tokens. evaluated: the evaluations of draft
+    models that made it. parents: the parent of each node of a tree, as in sampling.trees; empty for
+    a chain.
     """
 
     tokens: tuple[int, ...] = ()
@@ -125,8 +127,8 @@ class Budget(NamedTuple):
     """The limits of a step, in tokens.
 
     limit: most drafted tokens. n_past: tokens in the context. n_emitted: tokens of the answer so
-    far. remaining: most that the request can still emit. max_leaves: of a draft that is a tree; 1:
-    the target takes chains only.
+    far. remaining: most tokens that the request can still emit. max_leaves: most leaves of a draft
+    that is a tree; 1 if the target takes only chains.
     """
 
     limit: int
@@ -148,11 +150,12 @@ class Logprob:
 
 
 class Verified(NamedTuple):
-    """The result of a step as drafters see it: the emitted `tokens`, cut where the answer ends.
+    """The result of a step as drafters see it. tokens: emitted tokens, cut where the answer ends.
 
-    rows: the target's logits that each of them was chosen by, views until `accept` returns; none
-    where the target is on another machine. drafted: all tokens of the draft, accepted or not.
-    drafted_rows: the logits after each of them, as `rows`.
+    rows: the target's logits row that each emitted token was chosen from, views valid until
+    `accept` returns; empty if the target is on another machine. drafted: all tokens of the draft,
+    accepted or not. drafted_rows: the logits row after each drafted token, with the limits of
+    `rows`.
     """
 
     tokens: tuple[int, ...]
@@ -164,10 +167,11 @@ class Verified(NamedTuple):
 class Verdict(NamedTuple):
     """The result of a verification: `n_accepted` drafted tokens and one of the target's own.
 
-    tokens: the accepted ones, then the recovered (after a rejection) or bonus token.
-    n_evaluated: tokens that went through the target. seconds: time in the target. rows: the logits
-    that each token was chosen by, views until the next verification; none from another machine.
-    drafted_rows: those after each drafted token, accepted or not.
+    tokens: the accepted tokens, then the recovered (after a rejection) or bonus token.
+    n_evaluated: the number of tokens that the target evaluated. seconds: the time this took. rows:
+    the logits row that each token was chosen from, views valid until the next verification; empty
+    if the target is on another machine. drafted_rows: the logits row after each drafted token,
+    accepted or not.
     """
 
     tokens: tuple[int, ...]
@@ -180,10 +184,10 @@ class Verdict(NamedTuple):
 
 
 class StepStats(NamedTuple):
-    """The figures of one step, a draft and its verification.
+    """The figures of one step: a draft and its verification.
 
-    Times are in seconds. draft_evaluated: as `evaluated` in Draft. widths: of a tree, how many
-    nodes it had at each depth; empty for a chain.
+    Times are in seconds. draft_evaluated: as `evaluated` in Draft. widths: the number of nodes of a
+    tree at each depth; empty for a chain.
     """
 
     source: str
@@ -201,21 +205,22 @@ class StepStats(NamedTuple):
 
 @dataclass(slots=True)
 class Stats:
-    """The figures of one request: what it cost and gained. Times are in seconds.
+    """The figures of one request: its costs and gains. Times are in seconds.
 
     mean_acceptance_length: 1 + accepted / steps. draft_acceptance_rate: accepted / drafted.
-    acceptance_histogram: steps that accepted exactly i drafted tokens, i = 0, 1, …
-    accepted_per_position: drafted tokens accepted at position i of a draft, i = 0, 1, …
-    num_spec_steps counts every step, plain ones included; num_draft_steps those with a draft.
-    tokens_per_second: emitted tokens after the first over the time since the first.
-    speedup: what plain decoding would have taken for these tokens, by what it was measured to
-    take on this device (plain_s), over the time since the first; None where it was not measured,
-    where nothing was drafted, and for an answer that was ended because it repeated itself:
-    drafting that is no gain.
-    num_repeated_tokens: at the end of such an answer.
-    num_accepted_prediction_tokens, num_rejected_prediction_tokens: of the drafted tokens, those
-    that the request's prediction has after the same two tokens.
-    speculation, sampling: how the request was decoded, in words.
+    acceptance_histogram: the number of steps that accepted exactly i drafted tokens, i = 0, 1, …
+    drafted_per_position, accepted_per_position: the number of tokens drafted and accepted at
+    position i of a draft, i = 0, 1, …
+    num_spec_steps: all steps, plain ones included. num_draft_steps: the steps with a draft.
+    tokens_per_second: emitted tokens after the first / seconds since the first.
+    plain_s: the seconds that plain decoding would have taken for the tokens after the first,
+    calculated from its measured costs on this device. speedup: plain_s / seconds since the first
+    token. It is None if the costs were not measured, if nothing was drafted, and if the answer was
+    ended because it repeated itself: drafting repetitions well is no gain.
+    num_repeated_tokens: the number of repeated tokens at the end of such an answer.
+    num_accepted_prediction_tokens, num_rejected_prediction_tokens: the accepted and rejected
+    drafted tokens that also follow the same two tokens in the request's prediction.
+    speculation, sampling: descriptions of how the request was drafted and sampled, for people.
     """
 
     num_prompt_tokens: int = 0
@@ -284,7 +289,7 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """Seconds of plain decoding / seconds since the first token; None if there is no such."""
+        """Seconds of plain decoding / seconds since the first token; None if it is not known."""
         if not self.num_draft_tokens or self.num_repeated_tokens:
             return None
         if not self.plain_s or self.decode_s <= 0:
@@ -292,7 +297,7 @@ class Stats:
         return self.plain_s / self.decode_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Return fields and rates for JSON, times in ms, with llama.cpp's `timings`."""
+        """Return the fields and rates for JSON, times in ms, and `timings` as llama.cpp has it."""
         plain = {k: v for k, v in asdict(self).items() if not k.endswith("_s")}
         n_decoded = max(1, self.num_emitted_tokens - 1)
         return plain | {
@@ -319,14 +324,14 @@ class Stats:
 
 
 def _reach(counts: list[int], n: int) -> list[int]:
-    """Extend `counts` by zeros to at least `n` entries and return it."""
+    """Extend `counts` with zeros to at least `n` entries and return it."""
     counts.extend([0] * (n - len(counts)))
     return counts
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that a model wants called. arguments: JSON text, as it was generated."""
+    """A function call that the model asks for. arguments: JSON text, as the model generated it."""
 
     id: str
     name: str
@@ -335,10 +340,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of an answer: what it says, its reasoning, or a call of a tool.
+    """A piece of an answer: of its content, of its reasoning, or of a tool call.
 
-    "call": the first part of call `index` has its id and its name, later ones go on with the JSON
-    text of its arguments.
+    Parts of kind "call": the first part of call number `index` has its `id` and `name`; the `text`
+    of the later parts is the JSON text of its arguments, piece by piece.
     """
 
     kind: Literal["content", "reasoning", "call"]
@@ -352,11 +357,12 @@ class Part:
 class Completion:
     """The answer of a finished request.
 
-    token_ids: everything emitted, the EOS token or the tokens of a stop string included.
-    text: what they say, cut before a stop string. stop_reason: the stop string, or the id of
-    the end token, that ended it. logprobs: one entry a token when they were asked for.
-    parsed: the value of an answer under a schema; None where it was cut, or the schema is a type
-    that refuses it. reasoning, tool_calls: of a chat's answer; `text` is what else is in it.
+    token_ids: all emitted tokens, including the EOS token or the tokens of a stop string.
+    text: the text of these tokens, cut before a stop string. stop_reason: the stop string or the id
+    of the end token that ended the answer. logprobs: one entry for each token if they were asked
+    for. parsed: the value of an answer under a schema; None if the answer was cut, or if the schema
+    is a type that refuses the value. reasoning, tool_calls: the reasoning and the calls in a chat's
+    answer; `text` is the rest of it.
     """
 
     text: str
@@ -371,17 +377,18 @@ class Completion:
 
 
 class Event(NamedTuple):
-    """One thing that happened during a request, as a stream yields it.
+    """One event of a request, as a stream yields it.
 
     "prefill": `n_done` of `n_total` prompt tokens are in the cache.
-    "notice":  `text` is something the user should know (turns dropped from a full context).
-    "token":   `token` was emitted; `text` is what can be shown now (it may be empty while a
-               character or a possible stop string is incomplete); `from_draft` says whether
-               it was drafted.
-    "done":    `text` is what was held back, `completion` the whole answer.
+    "notice":  `text` is a message for the user (such as: turns were dropped from a full context).
+    "token":   `token` was emitted; `text` is the text that can be shown now (it may be empty while
+               a character or a possible stop string is incomplete); `from_draft` is True if the
+               token was drafted.
+    "done":    `text` is the rest of the text, which was held back; `completion` is the whole
+               answer.
 
-    parts: in a chat with tools, or with a model that writes reasoning, the pieces of reasoning,
-    calls and content that this event adds, in their order; `text` is the content alone.
+    parts: the pieces of reasoning, calls and content that this event adds, in order, in a chat with
+    tools or with a model that reasons. `text` is then only the content.
     """
 
     type: Literal["prefill", "notice", "token", "done"]

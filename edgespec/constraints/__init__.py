@@ -1,1 +1,1 @@
-"""Schemas, grammars and budgets become masks over a vocabulary."""
+"""Constraints on answers: schemas, grammars and budgets, compiled to masks over a vocabulary."""

@@ -1,4 +1,4 @@
-"""A limit on the tokens of reasoning: after so many, only the text that ends it is allowed."""
+"""A limit on the tokens of reasoning: once it is reached, only the closing text is allowed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .texts import BLANKS, overlap
 
 
 class Budget(NamedTuple):
-    """A limit of reasoning, and all that is needed to keep it.
+    """A limit on the tokens of reasoning, with everything needed to enforce it.
 
-    most: tokens of reasoning. begin, end: its markers; is_open: the prompt has opened it.
-    closing: the tokens that end it. piece: the bytes that a token adds to the answer.
+    most: most tokens of reasoning. begin, end: the markers around reasoning. is_open: the prompt
+    has already opened it. closing: the tokens that end it. piece: a function that returns the bytes
+    that a token adds to the answer.
     """
 
     most: int
@@ -29,11 +30,11 @@ class Budget(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where an answer stands.
+    """The position of an answer relative to its reasoning.
 
-    text: what may still become a marker. n: tokens of reasoning so far. state: "before" it may
-    begin, "inside", or "after". n_given: how many of the tokens that end it stand last, of those
-    that had to come: the same tokens before the limit are reasoning like others.
+    text: the last bytes, which may still become a marker. n: tokens of reasoning so far. state:
+    "before" reasoning, "inside" or "after" it. n_given: how many closing tokens have come in a row.
+    Only tokens after the limit count as closing; the same tokens before it are reasoning.
     """
 
     text: bytes
@@ -43,7 +44,7 @@ class _Place(NamedTuple):
 
 
 class BudgetedConstraint:
-    """A constraint whose answers reason within a limit."""
+    """A constraint with a limit on the tokens of reasoning."""
 
     def __init__(self, inner: Constraint, budget: Budget) -> None:
         self._inner = inner
@@ -51,12 +52,12 @@ class BudgetedConstraint:
 
     @property
     def shown(self) -> Mapping[int, bytes]:
-        """The control tokens that are read as text."""
+        """The control tokens that are read as text, with that text."""
         return self._inner.shown
 
     @property
     def description(self) -> Mapping[str, bool | int | str]:
-        """The inner constraint's, and the limit."""
+        """The description of the inner constraint, extended by the limit."""
         most, begin, end, is_open, *_ = self._budget
         limit: dict[str, bool | int | str] = {
             "reasoning_budget": most, "reasoning_begin": begin.decode(),
@@ -71,7 +72,10 @@ class BudgetedConstraint:
 
 
 class _BudgetedMatcher:
-    """A matcher that counts. Places after the tokens asked about last are kept."""
+    """A matcher that counts tokens of reasoning.
+
+    It keeps the places after the tokens ahead that it was last asked about.
+    """
 
     def __init__(self, inner: Matcher, budget: Budget) -> None:
         self._inner = inner
@@ -87,11 +91,11 @@ class _BudgetedMatcher:
 
     @property
     def has_ended(self) -> bool:
-        """True if one of them was emitted."""
+        """True if a token that ends the answer was emitted."""
         return self._inner.has_ended
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return which tokens are allowed after the text and `ahead`, [vocab_size]."""
+        """Return a mask of the tokens allowed after the text and `ahead`, [vocab_size]."""
         token = self._due(ahead)
         mask = self._inner.mask(ahead)
         if token is None:
@@ -106,7 +110,7 @@ class _BudgetedMatcher:
         return due in (None, token) and self._inner.allows(token, ahead)
 
     def forced(self, ahead: Sequence[int] = ()) -> Sequence[int]:
-        """Return the tokens that come next because nothing else is allowed."""
+        """Return the tokens that must come next because nothing else is allowed."""
         if self._due(ahead) is None:
             return self._inner.forced(ahead)
         return self._budget.closing[self._at(ahead).n_given :]
@@ -117,15 +121,16 @@ class _BudgetedMatcher:
         self._places, self._ahead = [self._at(tokens)], []
 
     def _due(self, ahead: Sequence[int]) -> int | None:
-        """Return the token of the closing text that has to come next, None if none has to.
+        """Return the closing token that has to come next, None if none has to.
 
-        It waits for the end of a character that was begun.
+        It is None as well while a character is incomplete: the inner constraint must allow the
+        token.
         """
         token = self._closing(self._at(ahead))
         return token if token is not None and self._inner.allows(token, ahead) else None
 
     def _closing(self, place: _Place) -> int | None:
-        """Return the token that comes next of those that end reasoning, None within the limit."""
+        """Return the closing token that is due at a place, None while the limit is not reached."""
         if place.state != "inside" or place.n < self._budget.most:
             return None
         return next(iter(self._budget.closing[place.n_given :]), None)

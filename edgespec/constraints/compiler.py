@@ -1,6 +1,7 @@
-"""Compiles constraints on answers, by llguidance: schemas, expressions, grammars and choices.
+"""Compiler of constraints on answers: JSON schemas, regular expressions, grammars and choices.
 
-The package is imported, and a vocabulary read, when the first request asks for a constraint.
+It uses llguidance. That package is imported, and the vocabulary is read, when the first request
+asks for a constraint.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ if TYPE_CHECKING:
     import llguidance
 
 
-_MOST_BYTES = {  # of what is compiled
+_MOST_BYTES = {  # largest text that is compiled, by kind of form
     "schema": 1 << 18, "choices": 1 << 18, "grammar": 1 << 16, "regex": 1 << 12, "answer": 1 << 19
 }  # fmt: skip
-_MOST_GRAMMAR = 1 << 19  # bytes of the grammar that is made of it
-_OPTIONAL = re.compile(r"[*?]|\{0,|\|\s*\)")  # what may be left out
-_MOST_OPTIONAL = 8000  # in a row they take memory by their square: 8,000 took 180 MB
-_STACK = 128 << 20  # bytes for llguidance, which calls itself for each of 14,000 rules in a row
-_MOST_ITEMS = 8_200  # of a parser's state, four for an optional field of an object: with 20,000
-# llguidance keeps the interpreter's lock for 0.1 s at each token
-_MOST_WORK = 20_000_000  # of one step, in units of 0.1 µs: ranges of multiples took up to 0.9 s
-_MOST_STATES = 1_000_000  # of the automaton of a form's texts and numbers
-_TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and tokens of one step
-_KEPT_SCHEMAS = 256  # of which is known whether they can be followed
-_KEPT = 16  # compiled constraints of an engine
+_MOST_GRAMMAR = 1 << 19  # bytes of the largest grammar that such a text becomes
+_OPTIONAL = re.compile(r"[*?]|\{0,|\|\s*\)")  # marks of optional parts
+_MOST_OPTIONAL = 8000  # memory grows with their number squared: 8,000 in a row took 180 MB
+_STACK = 128 << 20  # bytes of stack: llguidance recurses once for each of 14,000 rules in a row
+_MOST_ITEMS = 8_200  # items in a parser's state, four for an optional field of an object: with
+# 20,000 llguidance keeps the interpreter's lock for 0.1 s at each token
+_MOST_WORK = 20_000_000  # work of one step, in 0.1 µs: ranges of multiples took up to 0.9 s
+_MOST_STATES = 1_000_000  # states of the automaton of a form's texts and numbers
+_TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and most tokens of one step
+_KEPT_SCHEMAS = 256  # schemas whose check is remembered: whether they can be followed
+_KEPT = 16  # compiled constraints that an engine keeps
 
 
 def compiled_at_once() -> int:
-    """Return how many forms are to be compiled at the same time: each takes a core for seconds."""
+    """Return how many forms may be compiled at the same time; each can take a core for seconds."""
     return max(2, usable_cpus() // 2)
 
 
 class Constraints:
-    """Compiles what requests ask for, over the vocabulary of a tokenizer.
+    """Compiles the constraints of requests, over the vocabulary of a tokenizer.
 
-    What is compiled is kept for its owner: a form that is ready at once would tell another owner
-    that somebody else has used it.
+    Compiled constraints are kept for each owner separately. Otherwise a form that is ready at once
+    would reveal that another owner has used it.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -65,24 +66,25 @@ class Constraints:
         self.refusal = Once(self._refusal, _KEPT_SCHEMAS)
 
     def prepare(self) -> None:
-        """Read the vocabulary now, not for the first form: llguidance keeps the interpreter's lock
-        meanwhile, for 0.1 s with 50,000 tokens.
+        """Read the vocabulary now instead of at the first constraint.
+
+        llguidance keeps the interpreter's lock meanwhile, for 0.1 s with 50,000 tokens.
         """
-        with contextlib.suppress(ImportError, ConfigError):  # the first form says what is missing
+        with contextlib.suppress(ImportError, ConfigError):  # the first constraint raises it again
             self._vocabulary  # noqa: B018
 
     def of(self, params: SamplingParams, owner: str = "") -> Grammar | None:
-        """Return the constraint of a request, None where it has none.
+        """Return the constraint of a request, None if it has none.
 
-        Raises ConfigError for one that cannot be compiled, with what is wrong in it.
+        Raises ConfigError, which says what is wrong, if it cannot be compiled.
         """
         given = self.given(params)
         return self.compiled(owner, *given) if given else None
 
     def described(self, description: Mapping[str, Any], owner: str = "") -> Constraint | None:
-        """Return the constraint that another machine describes, as Constraint.description has it.
+        """Return the constraint that another machine has described by `Constraint.description`.
 
-        Raises ConfigError for one that cannot be compiled, or is none.
+        Raises ConfigError if the description is invalid or cannot be compiled.
         """
         if not description:
             return None
@@ -91,7 +93,7 @@ class Constraints:
         return self.limited(compiled, limit) if limit else compiled
 
     def limited(self, compiled: Grammar, limit: Limit) -> Constraint:
-        """Return a constraint with a limit of its reasoning."""
+        """Return a compiled constraint with a limit on the tokens of reasoning."""
         control = self.control(f"{limit.begin}\n{limit.end}")
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         token, end = control.get(limit.end), limit.end.encode()
@@ -106,9 +108,9 @@ class Constraints:
         return BudgetedConstraint(compiled, budget)
 
     def control(self, markers: str) -> dict[str, int | None]:
-        """Return the ids of the control tokens that stand in the texts of markers, by their texts.
+        """Return the ids of the control tokens whose texts occur in `markers`, by these texts.
 
-        None stands for one that ends answers.
+        The id is None for a token that ends answers.
         """
         encode = functools.partial(self._tokenizer.encode, add_special=False)
         texts = (text for text in self._tokenizer.control_texts() if text in markers)
@@ -118,7 +120,7 @@ class Constraints:
 
     @staticmethod
     def given(params: SamplingParams) -> tuple[str, str] | None:
-        """Return the kind of a request's form and its text, None where it has none."""
+        """Return the kind and the text of a request's constraint, None if it has none."""
         if not params.is_constrained:
             return None
         kind = next(name for name in CONSTRAINTS if getattr(params, name) is not None)
@@ -127,7 +129,7 @@ class Constraints:
 
     @staticmethod
     def source(kind: str, text: str) -> str:
-        """Return what llguidance compiles. Raises ValueError for a schema that is none."""
+        """Return the grammar that llguidance compiles. Raises ValueError for an invalid one."""
         from llguidance import LLMatcher
 
         if kind == "answer":
@@ -152,7 +154,7 @@ class Constraints:
         return Grammar(matcher, self._words, description={kind: text})
 
     def _refusal(self, owner: str, text: str) -> tuple[str, str]:
-        """Return why a schema cannot be followed and the place, both "" if it can be."""
+        """Return why a schema cannot be followed and the place in it; both are "" if it can."""
         error = self.tried("schema", text)[1]
         if not error:
             return "", ""
@@ -163,9 +165,9 @@ class Constraints:
         return error, schemas.place_of(json.loads(text), is_wrong)
 
     def tried(self, kind: str, text: str) -> tuple[llguidance.LLMatcher | None, str]:
-        """Return a compiled form, or None and why there is none.
+        """Return a compiled form and "", or None and the reason why it cannot be compiled.
 
-        The first steps are tried: they show what allows nothing and what grows beyond all limits.
+        Its first steps are tried, which shows forms that allow nothing or exceed the limits.
         """
         if len(text) > _MOST_BYTES[kind]:
             most = _MOST_BYTES[kind]
@@ -176,7 +178,7 @@ class Constraints:
         return with_stack(_STACK, lambda: self._tried(kind, text))
 
     def _tried(self, kind: str, text: str) -> tuple[llguidance.LLMatcher | None, str]:
-        """Return a compiled form whose first steps can be made, or None and why there is none."""
+        """Return a compiled form whose first steps work and "", or None and the reason why not."""
         from llguidance import LLMatcher, LLParserLimits
 
         try:
@@ -210,7 +212,7 @@ class Constraints:
 
 
 def _error_of(matcher: llguidance.LLMatcher, words: Words) -> str:
-    """Return what is wrong with a form, "" if its first steps can be made."""
+    """Return what is wrong with a form, "" if its first steps work."""
     for _ in range(_TRIED):
         if matcher.is_error() or matcher.is_stopped():
             break

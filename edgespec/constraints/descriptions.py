@@ -1,6 +1,6 @@
-"""Descriptions of constraints, as they come from another machine: which form, which limit.
+"""Descriptions of constraints that come from another machine: the form and the limit.
 
-Nothing in them was checked there.
+Nothing in them can be trusted to have been checked there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import schemas
 
 
 class Limit(NamedTuple):
-    """A limit of reasoning: tokens, the texts around it, and whether the prompt has opened it."""
+    """A limit on reasoning: its tokens, the markers around it, and whether the prompt opened it."""
 
     budget: int
     begin: str
@@ -32,7 +32,10 @@ _LIMIT_FIELDS = {
 
 
 def form_of(description: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the kind of a form and its text as it is compiled. Raises ConfigError."""
+    """Return the kind and the text of the form in a description, as the compiler takes them.
+
+    Raises ConfigError for an invalid one.
+    """
     kinds = [name for name in (*CONSTRAINTS, "answer") if name in description]
     if not kinds:
         raise ConfigError(f"{', '.join(description)} came without a form of answers")
@@ -47,7 +50,10 @@ def form_of(description: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def limit_of(description: Mapping[str, Any]) -> Limit | None:
-    """Return the limit of reasoning, None if there is none. Raises ConfigError."""
+    """Return the limit on reasoning in a description, None if it has none.
+
+    Raises ConfigError for an invalid one.
+    """
     settings = {name: description.get(f"reasoning_{name}") for name in Limit._fields}
     if all(value is None for value in settings.values()):
         return None
@@ -58,7 +64,7 @@ def limit_of(description: Mapping[str, Any]) -> Limit | None:
 
 
 def _checked(kind: str, given: str) -> str:
-    """Return the text of a schema or of choices. Raises ConfigError."""
+    """Return the text of a schema or of choices. Raises ConfigError if it is invalid."""
     try:
         value = json.loads(given)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Grammars and choices of requests, in Lark's form."""
+"""Conversion of a request's grammar or choices to a grammar in Lark's form."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from ..errors import ConfigError
 
 MOST_TEXT = 4096
-"""Characters of a text that an answer has to repeat: each token looks at all that is left of it."""
+"""Most characters of a fixed text in an answer, because each token looks at all the rest of it."""
 
 MOST_AT_ONCE = 10
-"""Expressions that hold for one text at once: 20 took a minute to combine."""
+"""Most expressions that have to hold for one text at once; 20 took a minute to combine."""
 
-_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/')  # texts, and expressions
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/')  # texts and regular expressions
 
 
 def of_grammar(grammar: str) -> str:
-    """Return a grammar in Lark's form; llama.cpp's is recognised and converted."""
+    """Return a grammar in Lark's form; one in llama.cpp's form is recognised and converted.
+
+    Raises ConfigError for one that is invalid or too large.
+    """
     from llguidance.gbnf_to_lark import any_to_lark
 
     if (longest := max(map(len, _QUOTED.findall(grammar)), default=0)) > MOST_TEXT:
@@ -29,12 +32,12 @@ def of_grammar(grammar: str) -> str:
         return any_to_lark(grammar)
     except RecursionError:
         raise ConfigError("it is nested too deeply") from None
-    except Exception as error:  # what it lacks, a root for example, is a plain Exception
+    except Exception as error:  # what is missing in it, such as a root, raises a plain Exception
         raise ConfigError(str(error)) from None
 
 
 def of_choices(choices: Sequence[str]) -> str:
-    """Return the grammar of one of some texts. Raises ConfigError for an empty one."""
+    """Return a grammar that allows one of some texts. Raises ConfigError for an invalid text."""
     if "" in choices:
         raise ConfigError("a choice must not be empty")
     if (longest := max(map(len, choices))) > MOST_TEXT:

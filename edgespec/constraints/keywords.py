@@ -1,4 +1,4 @@
-"""Keywords of JSON Schema that cannot be followed: llguidance names them, we say what to do."""
+"""Advice for keywords of JSON Schema that llguidance does not support."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ _REASONS = (  # what llguidance says, and what we say
 
 
 def in_our_words(error: str) -> str:
-    """Return what llguidance says of a schema with the keyword and what to do instead, or as it is
-    where nothing better is known.
+    """Return an error message of llguidance in edgespec's words, with advice what to do instead.
+
+    A message that is not known is returned unchanged.
     """
     if match := re.fullmatch(r"Unimplemented keys: (\[.*\])", error):
         names = re.findall(r'"(.*?)"', match[1])

@@ -1,4 +1,4 @@
-"""Compiled constraints, and the places of answers in them."""
+"""Compiled constraints, and matchers that follow an answer through them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from .vocabulary import Words
 if TYPE_CHECKING:
     import llguidance
 
-_LARGE = 1 << 14  # bytes of a form
-_MOST_SAID = 300  # characters of what llguidance says is wrong: it may repeat whole expressions
+_LARGE = 1 << 14  # bytes above which a form counts as large
+_MOST_SAID = 300  # characters of an error of llguidance, which may repeat complete expressions
 
 
 class Grammar:
-    """A compiled constraint. shown: control tokens that are read as text. description: its kind
-    with the text that it was compiled from.
+    """A compiled constraint.
+
+    shown: control tokens that are read as text, with that text. description: the text that it was
+    compiled from, under its kind.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Grammar:
         self.description = description or {}
 
     def showing(self, shown: Mapping[int, bytes]) -> Grammar:
-        """Return this constraint with control tokens that are read as text."""
+        """Return this constraint with control tokens that are read as text, with that text."""
         return Grammar(self._matcher, self._words, shown, self.description)
 
     def matcher(self) -> GrammarMatcher:
@@ -48,7 +50,7 @@ class Grammar:
         return GrammarMatcher(self._matcher.deep_copy(), self._words, is_large=size > _LARGE)
 
     def may_begin_with(self, text: str) -> bool:
-        """Return True if an answer may begin with a text, which a control token may end."""
+        """Return True if an answer may begin with a text; the text may end with a control token."""
         words, given = self._words, text.encode()
         ends = [token for token in words.special_token_ids if given.endswith(words.tokens[token])]
         spelled = [[*words(given.removesuffix(words.tokens[token])), token] for token in ends]
@@ -57,7 +59,7 @@ class Grammar:
 
 
 class Unlimited:
-    """No constraint, but control tokens that are read as text."""
+    """A constraint that allows everything, with control tokens that are read as text."""
 
     def __init__(self, shown: Mapping[int, bytes]) -> None:
         self.shown = shown
@@ -68,12 +70,12 @@ class Unlimited:
 
 
 class GrammarMatcher:
-    """Where an answer stands in a grammar, and where it would stand after drafted tokens.
+    """The position of an answer in a grammar, now and after drafted tokens.
 
-    The tokens ahead that it was asked about last are kept in the engine's state: rows of a draft
-    come one after the other. A token that ends answers is allowed where the text is complete, and
-    the engine is not told of it. is_large: look for forced tokens only where the mask shows that
-    there may be some, for llguidance keeps the interpreter's lock meanwhile.
+    The matcher of llguidance stays at the tokens ahead that were asked about last, because the rows
+    of a draft come one after the other. A token that ends answers is allowed where the text is
+    complete; llguidance is not told of it. is_large: look for forced tokens only where the mask
+    shows that there may be some, since llguidance keeps the interpreter's lock meanwhile.
     """
 
     def __init__(
@@ -90,7 +92,10 @@ class GrammarMatcher:
         self._all = np.ones(n, bool)
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return which tokens are allowed after the text and `ahead`, [vocab_size]."""
+        """Return a mask of the tokens allowed after the text and `ahead`, [vocab_size].
+
+        After tokens that are not allowed, everything is.
+        """
         return self._mask() if self._go(ahead) else self._all
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
@@ -101,11 +106,14 @@ class GrammarMatcher:
             return self._may_end(token)
         if self._n_valid([token]) == 0:
             return False
-        forced = self._forced()  # masks have one of several ways to write them
+        forced = self._forced()  # a mask allows only one of several ways to write forced text
         return not forced or token == forced[0]
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
-        """Return the tokens of the only text that is allowed next, or the end of the answer."""
+        """Return the tokens of the only text that is allowed next, or the token that ends answers.
+
+        The list is empty if more than one text is allowed.
+        """
         if self.has_ended or not self._go(ahead):
             return []
         if self._matcher.is_stopped():
@@ -125,8 +133,9 @@ class GrammarMatcher:
             self._words.usual_end = int(tokens[-1])
 
     def _may_end(self, token: int) -> bool:
-        """Return whether a token may end the answer: where the text is complete, and where the
-        grammar itself asks for that token.
+        """Return whether a token may end the answer.
+
+        It may where the text is complete, and where the grammar itself asks for that token.
         """
         return self._matcher.is_accepting() or bool(self._mask()[token])
 
@@ -142,7 +151,7 @@ class GrammarMatcher:
         return self._matcher.compute_ff_tokens()
 
     def _go(self, ahead: Sequence[int]) -> bool:
-        """Move to the state after `ahead`; return False, without moving, if it is not allowed."""
+        """Move to the state after `ahead` and return True; return False if that is not allowed."""
         if self.has_ended:
             return not ahead
         n = common_prefix(self._ahead, ahead)
@@ -159,8 +168,10 @@ class GrammarMatcher:
         return True
 
     def _n_valid(self, tokens: list[int]) -> int:
-        """Return how many of the tokens may follow. Rows can be longer than the vocabulary, and an
-        id outside it is an error that the engine never gets over.
+        """Return how many of the tokens may follow.
+
+        Ids outside the vocabulary count as forbidden: rows can be longer than the vocabulary, and
+        such an id would leave llguidance in an error state for good.
         """
         n = len(self._all)
         known = next((i for i, token in enumerate(tokens) if not 0 <= token < n), len(tokens))
@@ -174,10 +185,12 @@ class GrammarMatcher:
 
 
 def plainly(error: str) -> str:
-    """Return an error of llguidance on one line, without what it prints below for its makers, and
-    without the expression, which it repeats with a mark on the next line.
+    """Return an error message of llguidance on one line, in edgespec's words where they are known.
+
+    Debug output that follows the message is left out, and so is the regular expression that it
+    repeats with a mark under it.
     """
-    if error.startswith("NoExtension"):  # its name for a place from which nothing goes on
+    if error.startswith("NoExtension"):  # llguidance's name for a state that nothing can follow
         return "it allows no answer at all"
     if "ff_tokens" in error:
         return "it demands a text without end, or one of more than 50,000 characters"

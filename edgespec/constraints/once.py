@@ -1,4 +1,4 @@
-"""Results that are made once, by whichever thread asks first."""
+"""A cache whose results are made only once, by the first thread that asks for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ T = TypeVar("T")
 class Once(Generic[T]):
     """Keeps the results of a function, as functools.lru_cache does, and makes each only once.
 
-    Threads that ask for the same result at the same time wait for the first of them; others do not
-    wait. Errors are not kept.
+    Threads that ask for the same result at the same time wait until the first of them has made it.
+    Threads that ask for other results do not wait. Errors are not kept.
+
+    size: most results that are kept.
     """
 
     def __init__(self, make: Callable[..., T], size: int) -> None:
@@ -24,7 +26,7 @@ class Once(Generic[T]):
         self._lock = threading.Lock()
 
     def __call__(self, *key: Hashable) -> T:
-        """Return the result for arguments."""
+        """Return the result of the function for these arguments."""
         with self._lock:
             is_new = key not in self._results
             result = self._results.setdefault(key, Future())

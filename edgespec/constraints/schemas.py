@@ -1,4 +1,4 @@
-"""JSON schemas of requests: given as such, or as types whose values answers become."""
+"""JSON schemas of requests, given as schemas or as Python types that answers are converted to."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..errors import ConfigError
 from .grammars import MOST_AT_ONCE, MOST_TEXT
 
 _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
-_MOST_REMAINDERS = 10_000  # of numbers that fulfil all multipleOf at once, beside a range
-_MOST_IN_ALL = 20_000  # the sum of each multipleOf's: compiling takes 10 µs and 1 KB for each
+_MOST_REMAINDERS = 10_000  # remainders of all multipleOf that hold for one value at once
+_MOST_IN_ALL = 20_000  # remainders of all multipleOf, summed: each takes 10 µs and 1 KB to compile
 _LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
 _SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 _MOST_PATTERNS = 8192  # characters of all patterns: 4,000 times `.*` took 1.8 s and 300 MB
-_MOST_TRIALS = 200  # of parts, to find the one that cannot be followed
+_MOST_TRIALS = 200  # parts that are tried to find the one that cannot be followed
 DEFINITIONS = ("$defs", "definitions")
-"""The keywords under which schemas stand that others refer to."""
+"""The keywords under which a schema defines schemas that other parts refer to."""
 
 _NAMED = ("properties", "patternProperties", *DEFINITIONS)  # schemas by names
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
@@ -30,7 +30,10 @@ _SINGLE = ("items", "additionalProperties")  # one schema
 
 
 def text_of(schema: Any, what: str = "schema") -> str:
-    """Return the JSON schema that a request gave, as text. Raises ConfigError for what is none."""
+    """Return a request's JSON schema as text. Raises ConfigError if it cannot be used.
+
+    schema: a JSON object or a boolean, its text, or a type. what: its name in error messages.
+    """
     if isinstance(schema, str):
         try:
             parsed = json.loads(schema)
@@ -50,10 +53,10 @@ def text_of(schema: Any, what: str = "schema") -> str:
 
 
 def value_of(schema: Any, text: str) -> Any:
-    """Return the value that a complete answer stands for, of the schema's type where it is one.
+    """Return the value of a complete answer: an instance of `schema` if that is a type, else JSON.
 
-    None where the type refuses it, by a rule that its schema does not tell, and where it is nested
-    too deeply for Python.
+    It is None if the type refuses the value, by a rule that is not in its schema, or if the value
+    is nested too deeply for Python.
     """
     try:
         if isinstance(schema, (str, Mapping, bool)):
@@ -66,12 +69,12 @@ def value_of(schema: Any, text: str) -> Any:
 
 
 def _of_type(kind: Any) -> Any:
-    if hasattr(kind, "model_json_schema"):  # pydantic's, which is not imported for it
+    if hasattr(kind, "model_json_schema"):  # a pydantic model; pydantic need not be imported
         return kind.model_json_schema()
     try:
         return msgspec.json.schema(kind)
     except (TypeError, ValueError) as error:
-        why = str(error).partition(" requires either:")[0]  # what follows is for msgspec's users
+        why = str(error).partition(" requires either:")[0]  # the rest is advice on using msgspec
         raise ConfigError(
             "schema must be a mapping, its text or a type that JSON can hold, got "
             f"{kind!r:.80}: {why}"
@@ -79,7 +82,7 @@ def _of_type(kind: Any) -> Any:
 
 
 def closed(schema: Any) -> Any:
-    """Return a schema whose objects have no other fields than those that it names."""
+    """Return a copy of a schema whose objects have only the fields that it names."""
     if isinstance(schema, Mapping):
         result = {key: closed(value) for key, value in schema.items()}
         if isinstance(result.get("properties"), Mapping) and result.get("type") == "object":
@@ -89,7 +92,10 @@ def closed(schema: Any) -> Any:
 
 
 def check_bounds(schema: Any, what: str) -> None:
-    """Raise ConfigError, with the place, for a schema that would take too long to follow."""
+    """Raise ConfigError, with the place, for a schema that would take too long or too much memory.
+
+    what: the schema's name in the message.
+    """
     in_patterns, at_once, multiples = 0, 0, []
     for value, path in _values(schema):
         if len(path) > _DEEPEST:
@@ -127,7 +133,7 @@ def check_bounds(schema: Any, what: str) -> None:
 
 
 def _check_multiples(multiples: list[tuple[Any, tuple[str, ...]]], what: str) -> None:
-    """Raise ConfigError, with the place, where a value has to be a multiple of too much at once."""
+    """Raise ConfigError, with the place, if the multipleOf of a value make too many remainders."""
     together: dict[tuple[str, ...], int] = {}
     for value, path in sorted(multiples, key=lambda multiple: len(_applies_to(multiple[1]))):
         place = _applies_to(path)
@@ -143,7 +149,7 @@ def _check_multiples(multiples: list[tuple[Any, tuple[str, ...]]], what: str) ->
 
 
 def check_remainders(schema: Any, what: str = "the tools") -> None:
-    """Raise ConfigError for schemas with so many multipleOf that compiling would take too long."""
+    """Raise ConfigError if compiling all multipleOf in the schemas would take too long."""
     _check_sum([value for value, path in _values(schema) if path[-1:] == ("multipleOf",)], what)
 
 
@@ -157,14 +163,17 @@ def _check_sum(multiples: list[Any], what: str) -> None:
 
 
 def _applies_to(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the place of the values that a keyword is about, () if they may be anywhere."""
+    """Return the place of the values that the keyword at `path` applies to.
+
+    It is () if they may be anywhere.
+    """
     if {*path} & {*DEFINITIONS, "patternProperties", "additionalProperties", "if", "then", "else"}:
         return ()
     return tuple(key for key in path[:-1] if key not in _LISTED and not key.isdecimal())
 
 
 def _values(schema: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Yield all values in a schema, and the schema, with their places."""
+    """Yield the schema and all values in it, each with its place."""
     todo: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
     while todo:
         value, path = todo.pop()
@@ -181,8 +190,9 @@ def _pattern_length(value: Any, path: tuple[str, ...]) -> int:
 
 
 def _remainders(value: Any) -> int:
-    """Return how many remainders a multipleOf makes, 0 for no number: as many as the number is
-    without its decimal point.
+    """Return how many remainders a multipleOf makes, 0 if it is not a number.
+
+    It is the number without its decimal point.
     """
     if isinstance(value, float) and math.isfinite(value):
         value = Decimal(repr(value)).normalize()
@@ -195,9 +205,10 @@ def _place(path: tuple[str, ...]) -> str:
 
 
 def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
-    """Return the place of the innermost part of a schema that is wrong by itself, "" for all.
+    """Return the place of the innermost part of a schema that is wrong by itself.
 
-    is_wrong: says whether a schema is. Not more than a few hundred parts are tried.
+    It is "" if only the schema as a whole is wrong. is_wrong: returns True if a schema is wrong. At
+    most 200 parts are tried.
     """
     trials = iter(range(_MOST_TRIALS))
 
@@ -213,7 +224,7 @@ def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the schemas in a schema, each with its place; True and False aside."""
+    """Yield the schemas directly in a schema, each with its place; leave out True and False."""
     yield from ((place, part) for place, part in _all_parts(schema) if isinstance(part, Mapping))
 
 
@@ -237,7 +248,8 @@ def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def parsed(params: SamplingParams, text: str) -> Any:
-    """Return the value of a complete answer: of the schema's type where it is one, else of JSON.
-    Other constraints have none but their text, and so None.
+    """Return the value of a complete answer, None for a request without a schema.
+
+    It is an instance of the schema's type if that is a type, else a JSON value.
     """
     return None if params.schema is None else value_of(params.schema, text)

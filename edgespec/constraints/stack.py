@@ -1,4 +1,4 @@
-"""Work in a thread of its own: for a deeper stack, or because nothing can stop it."""
+"""Work in a separate thread, to give it a deeper stack, or because it cannot be stopped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..types import Abort
 T = TypeVar("T")
 
 _POLL_S = 0.02
-_starting = threading.Lock()  # the size of stacks is the process's
+_starting = threading.Lock()  # the stack size of new threads is set for the complete process
 
 
 def with_stack(size: int, work: Callable[[], T]) -> T:
     """Return the result of `work`, which runs in a thread with a stack of `size` bytes.
 
-    Native code that calls itself too deeply ends the process, and the usual stack differs: 8 MB
-    with glibc, 512 KB on macOS. Memory is taken only for what is used of it.
+    Native code that recurses too deeply ends the process, and the default stack differs: 8 MB with
+    glibc, 512 KB on macOS. Only the part of the stack that is used takes memory.
     """
     with _starting:
         before = threading.stack_size(size)
@@ -33,8 +33,10 @@ def with_stack(size: int, work: Callable[[], T]) -> T:
 
 
 def in_thread(work: Callable[[], T], abort: Abort) -> T:
-    """Return the result of `work`, which runs in a thread. Raises Aborted as soon as `abort` has a
-    reason; the work goes on, for it cannot be stopped, and its result is lost.
+    """Return the result of `work`, which runs in a thread.
+
+    Raises Aborted as soon as `abort` returns a reason. The work then goes on, because it cannot be
+    stopped, and its result is lost.
     """
     result = _begun(work)
     while not concurrent.futures.wait([result], _POLL_S).done:
@@ -44,7 +46,7 @@ def in_thread(work: Callable[[], T], abort: Abort) -> T:
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:
-    """Return the result to come of `work`, which runs in a new thread."""
+    """Start `work` in a new thread, and return the future of its result."""
     result: Future[T] = Future()
 
     def run() -> None:

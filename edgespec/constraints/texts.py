@@ -1,4 +1,4 @@
-"""Markers in text that comes in pieces."""
+"""Detection of markers in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ BLANKS = " \t\n"
 
 
 def overlap(text: AnyStr, marker: AnyStr) -> int:
-    """Return the length of the longest end of `text` with which `marker` begins, and goes on."""
+    """Return the length of the longest end of `text` that `marker` begins with.
+
+    An end that is the complete marker does not count.
+    """
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)

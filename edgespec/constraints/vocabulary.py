@@ -1,4 +1,4 @@
-"""The vocabulary of a model as llguidance reads it."""
+"""The vocabulary of a model in the form that llguidance reads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ..errors import ConfigError
 
 
 class Words:
-    """A vocabulary as llguidance reads it: the bytes of each token, and which end an answer.
+    """A vocabulary as llguidance reads it.
 
-    usual_end: of the latter, the one that came last.
+    tokens: the bytes of each token. ends: the tokens that end an answer. usual_end: the one that
+    ended the last answer; before that, the first of them.
     """
 
     bos_token_id = None
@@ -34,10 +35,10 @@ class Words:
         self._first = np.array([token[0] for token in self.tokens], np.uint8)
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return the tokens of a text, which begins in the middle of another.
+        """Return the tokens of a text that begins in the middle of another text.
 
-        Vocabularies that put a space before a text are read after a line's end, and what the
-        tokenizer cannot read is put together of the longest tokens.
+        Tokenizers that put a space before a text are given it after a newline. Text that the
+        tokenizer cannot read is split into the longest possible tokens.
         """
         words = text.decode("utf-8", "replace")
         for before in ("", "\n"):
@@ -47,12 +48,12 @@ class Words:
         return self._longest_tokens(text)
 
     def begin_alike(self, allowed: npt.NDArray[np.bool_]) -> bool:
-        """Return True if the tokens of a mask, [vocab_size], begin with the same byte."""
+        """Return True if all tokens that a mask allows, [vocab_size], begin with the same byte."""
         first = self._first[allowed]
         return bool(first.size) and bool((first == first[0]).all())
 
     def text(self, ids: list[int]) -> bytes:
-        """Return the text of tokens."""
+        """Return the bytes that the tokens stand for."""
         return b"".join(self.tokens[token] for token in ids)
 
     def _encode(self, text: str) -> list[int]:

@@ -1,1 +1,1 @@
-"""The costs of evaluations on this device: measured t(n), kept profiles, online corrections."""
+"""The costs of evaluations on this device: measured t(n), saved profiles, online corrections."""

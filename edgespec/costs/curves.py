@@ -7,17 +7,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_WIDE, _LEAST_RISE = 16, 1.1  # tokens that take at least so many times as long as one on a CPU
-_CALL_S = 0.005  # that calls of small models may take without a token
+_WIDE, _LEAST_RISE = 16, 1.1  # on a CPU, 16 tokens take at least 1.1 times as long as one
+_CALL_S = 0.005  # seconds that a call of a small model may take in addition to its tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of one evaluation on a device, by its tokens and by the cached ones before them.
+    """The seconds of one evaluation on a device, by its tokens and by the cached tokens before.
 
-    seconds[i][j] is what widths[j] tokens take after lengths[i] cached ones: a wider evaluation may
-    take less time. Between measured points it is linear; beyond the last ones it is as steep as
-    before them, and never falls.
+    seconds[i][j] is the time of widths[j] tokens after lengths[i] cached ones. A wider evaluation
+    may take less time. Between measured points the curve is linear; beyond the last two points it
+    keeps their slope, but never falls.
     """
 
     lengths: tuple[int, ...]
@@ -33,10 +33,10 @@ class Curve:
 
     @property
     def is_flat(self) -> bool:
-        """Return True if many tokens take hardly longer than one, as on no CPU: what measured one
-        of them was held up by something else.
+        """True if many tokens take hardly longer than one. No CPU is like that, so something else
+        must have delayed the measurement.
 
-        Short times say nothing: most of them may be what each call costs, whatever it evaluates.
+        Short times are ignored: most of such a time may be a call's fixed cost.
         """
         wide = next((i for i, n in enumerate(self.widths) if n >= _WIDE), None)
         if wide is None or self.widths[0] > 1:
@@ -45,8 +45,10 @@ class Curve:
 
     @property
     def guessed(self) -> tuple[tuple[bool, ...], ...]:
-        """True for each time that equals that of the next width, or of the next shorter cache, to
-        the last digit: it was copied from there, because the measured one was implausible.
+        """A table of bools, shaped like `seconds`: True for times that were not measured.
+
+        Such a time equals, to the last digit, that of the next width or of the next shorter cache.
+        It was copied from there because the measured time was implausible.
         """
         taken = [[a == b for a, b in itertools.pairwise(row)] + [False] for row in self.seconds]
         for shorter, longer, row in zip(self.seconds, self.seconds[1:], taken[1:], strict=False):
@@ -54,13 +56,13 @@ class Curve:
         return tuple(map(tuple, taken))
 
     def scaled(self, factor: float) -> Curve:
-        """Return the curve of a device that takes `factor` times as long."""
+        """Return this curve with all times multiplied by `factor`."""
         rows = tuple(tuple(factor * s for s in row) for row in self.seconds)
         return Curve(self.lengths, self.widths, rows)
 
 
 def least(curves: Sequence[Curve]) -> Curve:
-    """Return the least times of curves over the same lengths, at widths that all of them have."""
+    """Return the least times of several curves of the same lengths, at the widths they share."""
     first, *others = curves
     widths = tuple(w for w in first.widths if all(w in other.widths for other in others))
 
@@ -72,9 +74,10 @@ def least(curves: Sequence[Curve]) -> Curve:
 
 
 def joined(short: Curve, longer: Curve) -> Curve:
-    """Return a curve of two lengths: more tokens before them take no less time.
+    """Return the curve of both lengths. Times after the longer text are raised, if need be, to
+    those after the short one.
 
-    longer: of one length, with some of the widths of the shorter one, or all.
+    longer: a curve of one length, at some or all widths of the short one.
     """
     before = tuple(short(width) for width in longer.widths)
     after = tuple(map(max, before, longer.seconds[0]))
@@ -82,7 +85,7 @@ def joined(short: Curve, longer: Curve) -> Curve:
 
 
 def _between(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
-    """Return the value at x of the line through the two points around it, or nearest to it."""
+    """Return the value at x on the line through the two points around x, or nearest to x."""
     if len(xs) == 1:
         return ys[0] * max(1.0, x / xs[0])
     i = min(max(bisect_right(xs, x), 1), len(xs) - 1)

@@ -1,4 +1,4 @@
-"""Models that ask a governor for their threads before every evaluation."""
+"""Models that ask a governor for their number of threads before every evaluation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ T = TypeVar("T")
 
 
 def _own(name: str) -> Any:
-    """Return an attribute that is the model's own."""
+    """Return a property that reads this attribute of the governed model."""
     return property(lambda governed: getattr(governed._model, name))
 
 
 class _Governed:
-    """A model whose evaluations use the threads that a governor chooses, and tell it their times.
+    """A model that uses the number of threads that a governor chooses, and reports the time of each
+    evaluation to it.
 
-    An evaluation that tries more threads and takes too long is stopped and done again.
+    An evaluation that tries more threads and takes too long is stopped and repeated.
     """
 
     def __init__(self, model: Any, governor: ThreadGovernor) -> None:
@@ -31,8 +32,8 @@ class _Governed:
         self._lost_s = 0.0
 
     def clock(self) -> float:
-        """Return the time in seconds, without that of evaluations that were stopped and repeated:
-        differences tell what evaluations cost.
+        """Return the time in seconds, without the time of evaluations that were stopped and
+        repeated. Differences say what evaluations cost.
         """
         return self._governor.clock() - self._lost_s
 
@@ -60,7 +61,7 @@ class _Governed:
         return outputs
 
     def _within(self, end: float, abort: Abort | None) -> Abort:
-        """Return what stops an evaluation that goes on at `end`, or for the caller's reasons."""
+        """Return an abort function that stops an evaluation at time `end`, or when `abort` does."""
 
         def stop() -> FinishReason | None:
             reason = abort() if abort else None
@@ -80,27 +81,27 @@ class GovernedModel(_Governed, Model):
     restrict, expect_drafts = _own("restrict"), _own("expect_drafts")
 
     def begin(self, left_s: Callable[[], float]) -> None:
-        """Begin a request that has to end within `left_s()` seconds, inf for no limit."""
+        """Begin a request that has to end within `left_s()` seconds; inf means no limit."""
         self._left_s = left_s
         self._governor.begin(left_s())
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens; as the model's own `decode`."""
+        """Append tokens, as the model's own `decode` does."""
         return self._evaluate_with(self._model.decode, tokens, n_logits, abort)
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and a tree; as the model's own `decode_tree`."""
+        """Append tokens and a tree, as the model's own `decode_tree` does."""
         return self._evaluate_with(self._model.decode_tree, tokens, parents, abort)
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes to a tree; as the model's own `grow`. It is never repeated: what fails
-        leaves no node.
+        """Append nodes to a tree, as the model's own `grow` does. It is never stopped and repeated;
+        if it fails, no node is left.
         """
         model: Model = self._model
         return self._evaluate(
@@ -110,13 +111,13 @@ class GovernedModel(_Governed, Model):
     def _evaluate_with(
         self, call: Callable[..., Outputs], tokens: Sequence[int], given: Any, abort: Abort | None
     ) -> Outputs:
-        """Call a method of the model with tokens and what else it is given."""
+        """Call a method of the model with tokens, its further argument `given`, and an abort."""
         n_past = self._model.n_past
         return self._evaluate(len(tokens), lambda stop: call(tokens, given, stop), n_past, abort)
 
 
 class GovernedSlots(_Governed, BatchedModel):
-    """A `BatchedModel` whose threads a governor chooses, one that stops no evaluation."""
+    """A `BatchedModel` whose threads a governor chooses. The governor must not stop evaluations."""
 
     vocab_size, n_ctx, n_slots = _own("vocab_size"), _own("n_ctx"), _own("n_slots")
     max_rows, max_draft_rows = _own("max_rows"), _own("max_draft_rows")
@@ -125,6 +126,6 @@ class GovernedSlots(_Governed, BatchedModel):
     keep, truncate, copy, close = _own("keep"), _own("truncate"), _own("copy"), _own("close")
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
-        """Append tokens to their slots; as the model's own `decode`."""
+        """Append tokens to their slots, as the model's own `decode` does."""
         n = sum(len(item.tokens) for item in items)
         return self._evaluate(n, lambda _: self._model.decode(items))

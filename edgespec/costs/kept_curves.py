@@ -1,4 +1,4 @@
-"""Curves of models as they are kept on disk: none that cannot be is kept or used."""
+"""Curves of models, saved on disk. Impossible curves are neither saved nor used."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ logger = logging.getLogger("edgespec.profile")
 
 
 def is_impossible(model: FileModel, curve: Curve) -> bool:
-    """Return whether a curve cannot be that of this model: on a CPU, many tokens take longer than
-    one. A head may guess many at once.
+    """Return whether a curve is impossible for this model: on a CPU, many tokens take longer than
+    one. Heads are excepted, since a head may guess many tokens at once.
     """
     return curve.is_flat and not isinstance(model, Head) and not share_on_gpu(model.placement)
 
 
 def kept_curve(model: FileModel, *, quiet: bool = False) -> Curve | None:
-    """Return the curve that is kept for a model on this device, None for none that can be.
+    """Return the curve that was saved for a model on this device, None if there is none or it is
+    impossible.
 
-    One that was measured beside other programs is taken where there is no other, unless `quiet`.
+    A curve measured while other programs ran is used if there is no other, unless `quiet`.
     """
     own = model.fingerprint()
     curve = stored(own) or (None if quiet else stored(own | BESIDE_OTHERS))
@@ -33,9 +34,9 @@ def kept_curve(model: FileModel, *, quiet: bool = False) -> Curve | None:
 
 
 def keep_curve(model: FileModel, curve: Curve, *, quiet: bool = True) -> bool:
-    """Keep a measured curve; return False where it cannot be, or cannot be written.
+    """Save a measured curve; return False if it is impossible or cannot be written.
 
-    quiet: no other program used the CPUs meanwhile.
+    quiet: no other program used the CPUs during the measurement.
     """
     if is_impossible(model, curve):
         logger.warning("the measured times of %s are impossible: not kept", label(model.path))

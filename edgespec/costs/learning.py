@@ -1,4 +1,4 @@
-"""Costs that become known later: measured in pieces, while nobody waits for an answer."""
+"""Costs that become known later: they are measured in pieces, between the answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MEASURING = threading.Lock()  # engines of one process would disturb each other
 
 
 class Measured(Protocol):
-    """Something that is measured once."""
+    """A quantity that is measured once."""
 
     @property
     def complete(self) -> bool:
@@ -40,25 +40,27 @@ class Measured(Protocol):
 
     @property
     def kept_as(self) -> tuple[dict[str, Any], ...]:
-        """The fingerprints under which what was measured is kept on disk."""
+        """The fingerprints under which the results are saved on disk."""
 
     def run(self, abort: Abort) -> bool:
-        """Measure it, or a part of what is left; False where `abort` has ended it."""
+        """Measure it, or a part of what is left. Return False if `abort` ended the measurement."""
 
 
 class Costed(Measured, Protocol):
-    """Something with costs. curve: None until they are known. replans: as `Profile.replans`."""
+    """A model whose costs are measured. curve: t(n), None until it is known. replans: as in
+    `Profile`.
+    """
 
     curve: Curve | None
     replans: bool
 
 
 class ModelCurve:
-    """t(n) of a model in a file, as kept on disk, or measured and kept.
+    """The t(n) of a model in a file: read from disk, or else measured and saved.
 
-    What is kept of a time with other programs is used, and measured anew as if it were not known.
+    A saved curve that was measured while other programs ran is used until it is measured anew.
 
-    lengthens: it is measured after a long text, too, of tokens that mean nothing.
+    lengthens: also measure after a long context of arbitrary tokens.
     """
 
     def __init__(self, model: FileModel, widths: Sequence[int], *, lengthens: bool = False) -> None:
@@ -71,11 +73,11 @@ class ModelCurve:
         self._busy = False
 
     def run(self, abort: Abort) -> bool:
-        """Measure it unless it is known, or else after a long text; False as `Measurement.run`,
-        which goes on next time.
+        """Measure the curve if it is not known, else its times after a long text. Return False if
+        `abort` ended the measurement, which goes on at the next call.
 
-        What was measured beside other programs, or after the long text of a request, or cannot
-        be on a CPU, is used and not kept.
+        A curve is used but not saved if it was measured while other programs ran or after the long
+        text of a request, or if it is impossible on a CPU.
         """
         wanted = self.curve is None or self._is_passing
         kept = kept_curve(self.model, quiet=self._is_passing) if wanted else None
@@ -101,12 +103,14 @@ class ModelCurve:
 
     @property
     def complete(self) -> bool:
-        """True once it is known, also after a long text if that is to be measured."""
+        """True once the curve is known, also after a long text if that is to be measured."""
         known = None if self._is_passing else self.curve
         return bool(known and not (self._lengthens and long_length(self.model, known)))
 
     def _measured(self, abort: Abort) -> Curve | None:
-        """Return the curve, or a longer one; None where `abort` has ended it."""
+        """Measure and return the curve, or the known one with times after a long text; None if
+        `abort` ended the measurement.
+        """
         logger.info("measuring %s on this device", label(self.model.path))
         meter = LoadMeter()
         if self.curve and not self._is_passing:
@@ -119,7 +123,7 @@ class ModelCurve:
 
 
 def _is_disturbed(model: FileModel, load: Load | None) -> bool:
-    """Return whether other programs slowed a model down; they leave one on the GPU alone."""
+    """Return whether other programs slowed a model down. A model wholly on the GPU is never so."""
     return load is not None and load.others > BUSY and share_on_gpu(model.placement) < 1
 
 
@@ -129,10 +133,11 @@ class _HeadEntry(Entry, frozen=True, kw_only=True):
 
 
 class HeadTimes:
-    """Times of a head beside its t(n), as kept or measured.
+    """Times of a head in addition to its t(n), read from disk or measured.
 
-    tapping: seconds of the target a step for hidden states. growing: what the head's guess after
-    another takes, as a share of its first. What was measured beside other programs is not kept.
+    tapping: the target's seconds a step for hidden states. growing: the time of a further guess of
+    the head, as a share of the time of its first. Times measured while other programs ran are not
+    saved.
     """
 
     def __init__(self, target: FileModel, head: FileHead) -> None:
@@ -149,7 +154,7 @@ class HeadTimes:
         return self.tapping is not None and self.growing is not None
 
     def run(self, abort: Abort) -> bool:
-        """Measure them; False where `abort` has ended it."""
+        """Measure both. Return False if `abort` ended the measurement."""
         with _MEASURING:
             meter = LoadMeter()
             self.tapping = tapping_s(self._target, self._head.layers, abort)
@@ -161,9 +166,9 @@ class HeadTimes:
 
 
 class Learning:
-    """Measures the curves that are missing, and makes the costs of evaluations known with them.
+    """Measures the curves that are missing, and updates the costs of evaluations with them.
 
-    profile: returns the profile by the curves, None as long as too little is known.
+    profile: returns the profile that the curves give, None as long as too little is known.
     """
 
     doing = "measuring the model's speed on this device, once"
@@ -177,11 +182,11 @@ class Learning:
 
     @property
     def urgent(self) -> bool:
-        """True as long as a model's costs are not known at all, so that it does not draft."""
+        """True as long as a model's costs are not known at all, so that nothing drafts with it."""
         return any(getattr(curve, "curve", curve) is None for curve in self._curves)
 
     def run(self, abort: Abort) -> bool:
-        """Measure what is missing; False where `abort` has ended it: call it again to go on."""
+        """Measure what is missing. Return False if `abort` ended it; call it again to go on."""
         for curve in self._curves:
             while not curve.complete:
                 if not curve.run(abort):
@@ -194,10 +199,11 @@ class Learning:
 def learning(
     target: Costed, draft: Costed | None, head: HeadTimes | None = None
 ) -> tuple[Costs, Learning | None]:
-    """Return the costs of two models as far as they are kept, and what measures the rest, if any.
+    """Return the saved costs of two models, and a `Learning` that measures what is missing, or None
+    if nothing is.
 
-    Prompt lookup begins with the target's costs; a draft model waits for its own. head: of a draft
-    that is one.
+    Prompt lookup drafts once the target's costs are known; a draft model waits for its own. head:
+    the head's further times if the draft is a head.
     """
     curves: list[Measured] = [curve for curve in (target, draft, head) if curve]
 

@@ -1,4 +1,4 @@
-"""Measure what evaluations of a model cost on this device."""
+"""Measurements of what evaluations of a model cost on this device."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..types import Abort, FinishReason
 from .curves import Curve, joined
 
 WIDTHS = (*range(1, 17), 17, 24, 32)
-QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # those of them that are measured whatever it takes
-READING = (*range(1, 9), 16, 32, 128)  # of a draft model: it reads a few tokens, or many
-_LENGTH = 64  # tokens: of a short text
-LONG = 2048  # tokens: evaluations after a longer text tell what each cached token costs
-_LEAST_LONG = 512  # after so many it can be told from noise
-_FILLING_S = 3.0  # that may be spent on reading them
-_PATIENCE_S = 0.1  # of who wants the model, with an evaluation that would empty its cache
-_MOVED = 512  # tokens: a measurement goes on after a text that is as much longer or shorter
-_NARROW = 8  # tokens: most evaluations have no more, so that these are measured first
-_ENOUGH, _MOST = 3, 5  # evaluations of a width: more where the least was not repeated,
-_REPEATED = 1.07  # so that the second least takes at most so many times as long
+QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # widths that are measured even beyond the time budget
+READING = (*range(1, 9), 16, 32, 128)  # widths of a draft model, which reads few tokens or many
+_LENGTH = 64  # tokens of a short text
+LONG = 2048  # tokens: evaluations after such a long text show what each cached token costs
+_LEAST_LONG = 512  # tokens: after fewer, the difference is lost in noise
+_FILLING_S = 3.0  # most seconds to spend on reading the long text
+_PATIENCE_S = 0.1  # seconds a request waits for an evaluation that, if stopped, empties the cache
+_MOVED = 512  # tokens: if the text's length changes by more, a measurement begins anew
+_NARROW = 8  # tokens: most evaluations have no more, so these widths are measured first
+_ENOUGH, _MOST = 3, 5  # evaluations of a width: 5 if the least time was not repeated within 3
+_REPEATED = 1.07  # a time is repeated if the second least is at most so many times as long
 
 
 def measure(
@@ -33,8 +33,8 @@ def measure(
     budget_s: float = 4.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
-    """Measure t(n), the seconds of evaluations of n tokens, after a short text, as a `Measurement`
-    does. The model's cache is empty afterwards.
+    """Return t(n), the seconds of evaluations of n tokens after a short text, measured as by
+    `Measurement`. The model's cache is empty afterwards.
     """
     fill(model, min(_LENGTH, model.n_ctx - max(fitting(model, widths))))
     measurement = Measurement(model, widths, budget_s=budget_s, clock=clock)
@@ -44,10 +44,10 @@ def measure(
 
 
 def long_length(model: Model, curve: Curve) -> int:
-    """Return the number of cached tokens after which evaluations should be measured as well, 0
-    for none: the context is short, reading them would take too long, or that is known.
+    """Return the number of cached tokens after which evaluations should be measured as well.
 
-    curve: as measured so far, after fewer tokens.
+    It is 0 if the context is short, reading so many tokens would take too long, or times after a
+    long text are known already. curve: the times measured so far, after fewer tokens.
     """
     if not model.capabilities.truncate or model.n_ctx < 2 * LONG or len(curve.lengths) > 1:
         return 0
@@ -62,8 +62,8 @@ def lengthened(
     abort: Abort = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve | None:
-    """Return a curve with the times after `long_length` tokens as well, None if `abort` gave a
-    reason or the cache is too full. The cache is then as before.
+    """Return the curve extended by measured times after `long_length` tokens; None if `abort` gave
+    a reason or the cache is too full. The cache is afterwards as before.
     """
     n_past = model.n_past
     try:
@@ -79,24 +79,25 @@ def lengthened(
 
 
 def fitting(model: Model, widths: Sequence[int]) -> list[int]:
-    """Return the widths that a model evaluates in one call, with room before them."""
+    """Return the widths that a model evaluates in one call and that leave half the context free."""
     return [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
 
 
 def plans_anew(model: Model) -> bool:
-    """Return True if evaluations are planned anew where the number of tokens changes, and that
-    takes about as long as they do: on GPUs.
+    """Return True if the engine plans an evaluation anew whenever the number of tokens changes, as
+    on GPUs. Planning takes about as long as an evaluation.
     """
     return share_on_gpu(model.placement) > 0
 
 
 class Measurement:
-    """t(n) after what the cache of a model holds: it stays as it is.
+    """Measures t(n) after the text in a model's cache, and leaves the cache as it is.
 
-    Those in QUICK and wider ones are measured once whatever it takes. Then, within `budget_s`
-    seconds of evaluations, the narrow ones are in turns, then the others: each three times, or five
-    if its least time was not repeated. A measurement can be left after any evaluation and continued
-    later, after another text if that is about as long.
+    The widths in QUICK, and those above them, are measured once however long that takes. Then,
+    within `budget_s` seconds of evaluations, the narrow widths are measured in turns, then the
+    others: each three times, or five if its least time was not repeated. A measurement can be
+    interrupted after any evaluation and continued later, even after a different text if that is
+    about as long.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class Measurement:
         self._begin()
 
     def run(self, abort: Abort = lambda: None) -> bool:
-        """Measure until all is known; False if `abort` gave a reason, or the cache is too full."""
+        """Measure until everything is known. Return False if `abort` gave a reason or the cache is
+        too full.
+        """
         if not self._touched or abs(self.model.n_past - self._n_past) > _MOVED:
             self._begin()
         if self.model.n_past + max(self.widths) > self.model.n_ctx:
@@ -140,7 +143,9 @@ class Measurement:
         return True
 
     def _timed(self, width: int, abort: Abort) -> float:
-        """Return the seconds of an evaluation, with what the next one of one token loses by it."""
+        """Return the seconds of an evaluation. If the engine plans anew, add the time by which it
+        delays the next evaluation of one token.
+        """
         seconds = timed(self.model, width, self._clock, abort)
         if not self._replans:
             return seconds
@@ -148,14 +153,14 @@ class Measurement:
         return steady if width == 1 else seconds + max(0.0, after - steady)
 
     def curve(self) -> Curve:
-        """Return what was measured, once `run` has returned True."""
+        """Return the measured curve, once `run` has returned True."""
         times = {width: sorted(times) for width, times in self._times.items() if times}
         return Curve((self._n_past,), tuple(times), (_believable([*times.values()]),))
 
     def _next(self) -> int:
-        """Return the width to be measured now, 0 if there is no time for more or no need of it."""
+        """Return the width to be measured next, 0 if no time is left or no more is needed."""
         if not self._touched:
-            return max(self.widths)  # once, for memory that nothing has used before
+            return max(self.widths)  # once, so that memory is allocated; the time is not counted
         whatever = (w for w in self.widths if w in QUICK or w > max(QUICK))
         if width := next((w for w in whatever if not self._times[w]), 0):
             return width
@@ -169,7 +174,7 @@ class Measurement:
         return len(times) < (_ENOUGH if _is_repeated(sorted(times)) else _MOST)
 
     def _begin(self) -> None:
-        """Begin anew, after the tokens that are cached now."""
+        """Begin anew, after the text that is cached now."""
         self._n_past = self.model.n_past
         self._times: dict[int, list[float]] = {width: [] for width in self.widths}
         self._touched, self._spent_s = False, 0.0
@@ -181,12 +186,12 @@ def timed(
     clock: Callable[[], float] = time.perf_counter,
     abort: Abort | None = None,
 ) -> float:
-    """Return the seconds of one evaluation of `width` tokens; the cache is as before.
+    """Return the seconds of one evaluation of `width` tokens; the cache is afterwards as before.
 
-    Where the engine cannot truncate, an evaluation that fails empties the cache, so that one which
-    `abort` ends is given a moment to end by itself. Raises Aborted.
+    If the engine cannot truncate, an aborted evaluation empties the cache. So `abort` is obeyed
+    only after a moment, in which the evaluation may end by itself. Raises Aborted.
     """
-    model.limit_threads(0)  # which other programs may have left behind
+    model.limit_threads(0)  # a limit may still be set because other programs ran
     n_past, can_truncate = model.n_past, model.capabilities.truncate
     state = None if can_truncate else model.checkpoint()
     start = clock()
@@ -216,8 +221,8 @@ def tapping_s(
     repeats: int = 6,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Return the seconds by which one token takes longer while these layers are tapped, None if
-    `abort` gave a reason. The cache is as before, and so is whether they are tapped.
+    """Return the additional seconds of a token while these layers are tapped for hidden states,
+    None if `abort` gave a reason. The cache and the taps are afterwards as before.
     """
     was_tapped = _is_tapped(model)
     least = {}
@@ -245,8 +250,9 @@ def growing_share(
     repeats: int = 6,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Return what a guess after another takes a head, as a share of one after a token that it
-    reads with hidden states; at most 1. None if `abort` gave a reason. The cache is as before.
+    """Return the time of a head's further guess, as a share of the time of its first, for which it
+    reads a token with hidden states; at most 1. None if `abort` gave a reason. The cache is
+    afterwards as before.
     """
     if head.max_depth == 1:
         return 1.0
@@ -271,7 +277,7 @@ def growing_share(
 
 
 def _is_tapped(model: Model) -> bool:
-    """Return whether evaluations give hidden states now."""
+    """Return whether evaluations return hidden states now."""
     n_past, can_truncate = model.n_past, model.capabilities.truncate
     state = None if can_truncate else model.checkpoint()
     tapped = model.decode([0]).hidden is not None
@@ -284,7 +290,7 @@ def _is_tapped(model: Model) -> bool:
 
 @contextlib.contextmanager
 def with_states(model: Model) -> Iterator[None]:
-    """Let a head find hidden states wherever it looks: reading them is a part of its time."""
+    """Give a head blank hidden states for all tokens, because reading them is part of its time."""
     blank = Blank(model.features) if isinstance(model, Head) else None
     if not (isinstance(model, Head) and blank and blank.size):
         yield
@@ -297,13 +303,13 @@ def with_states(model: Model) -> Iterator[None]:
 
 
 def fill(model: Model, length: int, abort: Abort | None = None) -> None:
-    """Fill the cache with `length` tokens that mean nothing. Raises Aborted."""
+    """Empty the cache and fill it with `length` arbitrary tokens. Raises Aborted."""
     model.truncate(0)
     _append(model, length, abort)
 
 
 def _append(model: Model, length: int, abort: Abort | None = None) -> None:
-    """Append tokens that mean nothing until the cache holds `length`. Raises Aborted."""
+    """Append arbitrary tokens until the cache holds `length`. Raises Aborted."""
     while model.n_past < length:
         if abort and abort():
             raise Aborted("stopped while the cache was filled")
@@ -312,11 +318,11 @@ def _append(model: Model, length: int, abort: Abort | None = None) -> None:
 
 
 def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Return the least time of each width, for other programs only ever add to it.
+    """Return the least time of each width, since other programs can only add to it.
 
-    Kernels may evaluate more tokens in less time. That is believed of times that were repeated: of
-    the others, one below those of fewer tokens was luck, and one above that of more tokens was
-    disturbed. times: sorted.
+    Kernels may evaluate more tokens in less time, but that is believed only of repeated times. A
+    time that was not repeated is replaced if it is below that of fewer tokens (a lucky measurement)
+    or above that of more tokens (a disturbed one). times: the sorted times of each width.
     """
     values, highest = [], 0.0
     for each in times:
@@ -331,5 +337,5 @@ def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def _is_repeated(times: Sequence[float]) -> bool:
-    """Return whether the least of sorted times was measured twice, nearly."""
+    """Return whether the least of the sorted times was measured about twice."""
     return len(times) > 1 and times[1] <= _REPEATED * times[0]

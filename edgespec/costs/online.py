@@ -11,31 +11,31 @@ from .profiles import Profile
 from .threads import ThreadGovernor
 
 MEMORY = 1 / 24  # weight of a new step in running means
-BEYOND = 8  # tokens beyond the most of a draft whose times are told as well
+BEYOND = 8  # tables go so many tokens beyond the longest draft
 _TOLERANCE = 0.03  # tables follow a ratio only if it has changed by more
-_BLOCK = 128  # tables hold for so many cached tokens
-_READING = 8  # tokens: evaluations of so many and more are reading, not drafting
+_BLOCK = 128  # a table holds for a block of so many cached tokens
+_READING = 8  # an evaluation of at least so many tokens is reading, not drafting
 _SEEN = 4  # plain steps: fewer say little about the next ones
-_SNAPSHOT = 16  # steps: so many and up to twice as many are forgotten where others disturbed them
-_UNKNOWN_S = 1e9  # an evaluation of a draft model whose costs were not measured
+_SNAPSHOT = 16  # if other programs arrive, the last 16 to 32 steps' corrections are dropped
+_UNKNOWN_S = 1e9  # seconds of an evaluation of a draft model whose costs were not measured
 
 
 class _Ratio:
-    """The ratio of measured to expected times: a mean of the first ones, which then follows slowly.
+    """The ratio of measured to expected times: at first a mean, later a slowly moving one.
 
-    At first it follows quickly downwards, for other programs only ever add to a time; one that is
-    `steady` rises slowly from the beginning, because there are many measurements of it.
+    At first it follows lower values quickly, since other programs can only add to a time. A
+    `steady` ratio rises slowly from the beginning, because there are many measurements of it.
     """
 
     def __init__(self, steady: bool = True) -> None:
         self.value, self.n, self._steady = 1.0, 0, steady
 
     def is_off(self, *, slower_counts: bool) -> bool:
-        """Return whether it is known to be far from one, above it only if that counts."""
+        """Return whether the ratio is known to be far from 1. slower_counts: far above 1 counts."""
         return self.n > 16 and (self.value <= 0.6 or (slower_counts and self.value >= 1.7))
 
     def follow(self, ratio: float) -> None:
-        """Take one measured ratio into account."""
+        """Update the ratio with one measurement."""
         self.n += 1
         weight = MEMORY if self._steady else max(MEMORY, 1 / (self.n + 1))
         if self.n <= 8 and ratio < self.value:
@@ -46,17 +46,18 @@ class _Ratio:
 
 
 class _Ratios:
-    """The corrections of one regime. settled: the first three, as tables take them.
+    """The corrections of one regime (see `Costs.follow`).
 
-    They begin as those of another regime, but follow at once in both directions.
+    settled: the values of `plain`, `wide` and `draft` that tables are made with. like: the regime
+    whose values these begin with; they then follow measurements at once in both directions.
     """
 
     def __init__(self, like: _Ratios | None = None) -> None:
         self._new = like is not None
         self.plain = _Ratio(steady=not self._new)
         self.wide = _Ratio(steady=False)
-        self.draft = _Ratio(steady=False)  # beside that of plain steps
-        self.plain_seen = _Ratio(steady=False)  # for figures: in both directions at once
+        self.draft = _Ratio(steady=False)  # multiplied with that of plain steps
+        self.plain_seen = _Ratio(steady=False)  # for statistics: follows both directions at once
         if like:
             self.plain.value, self.wide.value = like.plain.value, like.wide.value
             self.draft.value = like.draft.value
@@ -64,11 +65,11 @@ class _Ratios:
 
     @property
     def values(self) -> tuple[float, float, float]:
-        """The ratios of plain steps, of wider ones and of a draft model now."""
+        """The present ratios of plain steps, of wider ones and of the draft model."""
         return self.plain.value, self.wide.value, self.draft.value
 
     def follow(self, n: int, ratio: float) -> None:
-        """Take the measured ratio of an evaluation of n tokens by the target into account."""
+        """Update the ratios with one evaluation of n tokens by the target."""
         if n > 1:
             self.wide.follow(ratio)
             return
@@ -79,7 +80,7 @@ class _Ratios:
         self.wide.value *= change if self._new and not self.wide.n else math.sqrt(change)
 
     def copy(self) -> _Ratios:
-        """Return a copy that does not follow this one."""
+        """Return an independent copy."""
         other = copy.copy(self)
         other.plain, other.wide = copy.copy(self.plain), copy.copy(self.wide)
         other.draft, other.plain_seen = copy.copy(self.draft), copy.copy(self.plain_seen)
@@ -87,15 +88,16 @@ class _Ratios:
 
 
 class Costs:
-    """The seconds of evaluations on this device, by the profile and corrected by every step.
+    """The seconds of evaluations on this device, from the profile and corrected by every step.
 
-    Plain steps, wider ones and a draft model's are corrected apart: a profile may have been
+    Plain steps, wider steps and a draft model have separate corrections: a profile may have been
     measured in a bad moment, and what slows the reading of weights (other programs) is not what
-    slows arithmetic (heat). They are kept apart for each number of threads, with other programs and
-    without (`follow`): when those leave, the old ones hold at once. profile: None until `learn`,
-    before which nothing but `known` may be asked. max_depth: most tokens of a draft; raises
-    ValueError below one. of_table: what somebody has computed of `target`'s present table; it is
-    forgotten with it.
+    slows arithmetic (heat). Each number of threads, with and without other programs, has its own
+    corrections (`follow`): when other programs leave, the old ones hold at once.
+
+    profile: None until `learn` is called; before that only `known` may be used. max_depth: most
+    tokens of a draft; raises ValueError below 1. of_table: a cache for values that callers derive
+    from the present table of `target`; it is cleared when the table changes.
     """
 
     def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
@@ -103,37 +105,37 @@ class Costs:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
         self.known = profile is not None
-        self.regime: tuple[int, bool] | None = None  # threads, and if others disturb; None: normal
+        self.regime: tuple[int, bool] | None = None  # (threads, disturbed); None: normal
         self._governor: ThreadGovernor | None = None
         if profile:
             self.learn(profile)
 
     def follow(self, governor: ThreadGovernor | None) -> None:
-        """Keep corrections apart by the regime that `governor` tells, and tell it the costs."""
+        """Use separate corrections for each regime of `governor`; tell it the target's costs."""
         self._governor = governor
         if governor and self.known:
             governor.expect(self.profile.target)
 
     def learn(self, profile: Profile) -> None:
-        """Adopt a profile that was measured just now; it holds from the next step on."""
+        """Adopt a newly measured profile, from the next step on."""
         self.known = True
         self.profile = profile
         self.regime = None
-        self._wide: tuple[int, float, float] | None = None  # a step that waits
+        self._wide: tuple[int, float, float] | None = None  # a step not yet counted: see `_follow`
         self._normal = self._now = _Ratios()
         self._disturbed: dict[tuple[int, bool], _Ratios] = {}
         self._snapshots = (self._now.copy(), self._now.copy())
         self._n_normal = 0  # steps
         self.follow(self._governor)
         self._block = self._drafting_block = -1
-        self._measured: list[float] = []  # of 1, 2, … tokens, by the profile
-        self._drafting: list[float] = []  # of 0, 1, 2, … by the draft model, by the profile
-        self._table: list[float] = []  # of 0, 1, 2, … tokens, by settled ratios
+        self._measured: list[float] = []  # seconds of 1, 2, … tokens in the profile
+        self._drafting: list[float] = []  # the draft model's seconds of 0, 1, 2, … tokens there
+        self._table: list[float] = []  # seconds of 0, 1, 2, … tokens, corrected by settled ratios
         self._least: list[float] = []
         self.of_table: dict[Any, Any] = {}
 
     def observe(self, stats: StepStats, n_past: int) -> None:
-        """Correct the costs by one step after n_past cached tokens."""
+        """Correct the costs with the times of one step after n_past cached tokens."""
         self._change_regime()
         now = self._now
         self._follow(stats.n_evaluated, stats.verify_s, n_past)
@@ -151,7 +153,7 @@ class Costs:
     def stale(self) -> bool:
         """True if steps differ so much from the profile that it should be measured anew.
 
-        Slower ones do not count where other programs might be the cause.
+        Slower steps do not count if other programs might be the cause.
         """
         seen = self._governor.regime if self._governor else None
         alone = seen is None or (seen.visible and not seen.disturbed)
@@ -165,22 +167,22 @@ class Costs:
 
     @property
     def tapping_s(self) -> float:
-        """The seconds that hidden states for a head take the target in a step."""
+        """The seconds a step that the target spends on hidden states for a head."""
         return self.plain.value * self.profile.tapping
 
     def plain_s(self, n_past: int) -> float:
-        """Return the seconds of a plain step, Python's share included."""
+        """Return the seconds of a plain step, including Python's share."""
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
 
     def seen_plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as some were measured lately, None before that."""
+        """Return the lately measured seconds of a plain step, None before there were enough."""
         if not self.known or self._now.plain_seen.n < _SEEN:
             return None
         measured: float = self._now.plain_seen.value * self.profile.target(1, n_past)
         return measured + self.profile.overhead
 
     def draft(self, n_tokens: int, n_cached: int) -> float:
-        """Return the seconds in which a draft model evaluates tokens after some in its cache."""
+        """Return the seconds of a draft model's evaluation of tokens after `n_cached` others."""
         if not self.known or not self.profile.draft:
             return _UNKNOWN_S
         now = self._now
@@ -190,19 +192,19 @@ class Costs:
         return now.plain.value * now.draft.value * seconds
 
     def draft_s(self, n_tokens: int, n_cached: int) -> float | None:
-        """Return the same, or None where it was not measured."""
+        """Return the same as `draft`, but None if the draft model was not measured."""
         known = self.known and self.profile.draft
         return self.draft(n_tokens, n_cached) if known else None
 
     def draft_token_s(self, n_cached: int) -> float:
-        """Return the seconds in which a draft model evaluates one token, as tables take them."""
+        """Return the seconds in which a draft model evaluates one token, by settled ratios."""
         if not self.known or not self.profile.draft:
             return _UNKNOWN_S
         plain, _, draft = self._now.settled
         return plain * draft * self._few_drafted(n_cached)[1]
 
     def _few_drafted(self, n_cached: int) -> list[float]:
-        """Return what the profile says of a draft model's evaluations of 0, 1, 2, … tokens."""
+        """Return the profile's seconds of a draft model's evaluations of 0, 1, 2, … tokens."""
         block, curve = n_cached // _BLOCK, self.profile.draft
         if self._drafting_block != block and curve:
             self._drafting_block, middle = block, block * _BLOCK + _BLOCK // 2
@@ -210,10 +212,10 @@ class Costs:
         return self._drafting
 
     def target(self, n_past: int) -> list[float]:
-        """Return the seconds of steps of 0, 1, 2, … tokens, Python's share included.
+        """Return the seconds of steps of 0, 1, 2, … tokens, including Python's share.
 
-        The table is made for a block of cached tokens, and anew if a ratio has changed by more
-        than the tolerance.
+        The table is made for a block of cached tokens. It is made anew if a ratio has changed by
+        more than the tolerance.
         """
         self._change_regime()
         if self._block != n_past // _BLOCK:
@@ -230,10 +232,11 @@ class Costs:
         return self._table
 
     def least(self, n_past: int) -> list[float]:
-        """Return the least acceptance probability of the 1st, 2nd, … token of a draft that can pay.
+        """Return the least acceptance probability at which the 1st, 2nd, … token of a draft can be
+        worth its time.
 
-        At less a token, and any number of no likelier ones after it, take longer than plain
-        decoding takes for what they promise.
+        A less likely token, with any number of no likelier ones after it, takes longer than plain
+        decoding would for the tokens it is expected to win.
         """
         table = self.target(n_past)
         if not self._least:
@@ -248,11 +251,11 @@ class Costs:
         return self._least
 
     def _follow(self, n: int, seconds: float, n_past: int) -> None:
-        """Correct the costs by an evaluation of n tokens.
+        """Correct the costs with an evaluation of n tokens.
 
-        Where the target replans, one token after several takes longer, which those several have
-        caused: they are corrected once it is known what came after them, and that token says
-        nothing about plain decoding.
+        If the target replans, a single token after several takes longer, and the several are the
+        cause. So the evaluation of several is counted only when the next one is known, with the
+        time that the next one lost. That single token does not count as plain decoding.
         """
         expected, wide = self.profile.target(n, n_past), self._wide
         if not self.profile.replans:
@@ -267,7 +270,7 @@ class Costs:
         self._wide = (n, seconds, expected) if n > 1 else None
 
     def _settle(self) -> None:
-        """Adopt the three ratios for tables all at once, for their differences decide."""
+        """Adopt all three ratios for tables at once: decisions depend on their differences."""
         now = plain, wide, draft = self._now.values
         last_plain, last_wide, last_draft = self._now.settled
         changes = plain / last_plain, wide / plain * last_plain / last_wide, draft / last_draft
@@ -275,18 +278,18 @@ class Costs:
             self._now.settled, self._table = now, []
 
     def _change_regime(self) -> None:
-        """Take the corrections of the regime that the governor tells."""
+        """Switch to the corrections of the governor's present regime."""
         if self._governor is None:
             return
         key = self._governor.key
         if key == self.regime:
             return
-        if self.regime is None:  # the last normal steps were not: others had come already
+        if self.regime is None:  # other programs had come already: drop the last normal steps
             self._normal = self._snapshots[0]
             self._snapshots = (self._normal.copy(), self._normal.copy())
         self.regime = key
         if key is None:
             self._now = self._normal
-        else:  # others may be other ones than last time
+        else:  # the other programs may not be the same as last time
             self._now = self._disturbed[key] = _Ratios(self._disturbed.get(key, self._normal))
         self._table = []

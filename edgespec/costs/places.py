@@ -1,4 +1,4 @@
-"""Where a model can run on this device, and how fast weights are read there while it decodes."""
+"""The processor and GPUs that a model can run on, and how fast decoding reads weights there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from . import profiles
 if TYPE_CHECKING:
     from ..backends.llama_cpp import Gpu
 
-# Bytes of weights that decoding reads a second where nothing was measured: about two thirds of
-# the memory bandwidth that makers publish (two channels of DDR4: 51 GB/s, Apple M1: 68, Raspberry
-# Pi 5: 17, Jetson Orin Nano: 68, graphics cards from 250 on), and less where few cores share it.
+# Bytes of weights that decoding reads a second, if nothing was measured: about two thirds of the
+# memory bandwidth that manufacturers publish (two channels of DDR4: 51 GB/s, Apple M1: 68,
+# Raspberry Pi 5: 17, Jetson Orin Nano: 68, graphics cards from 250 on), and less with few cores.
 _TYPICAL = {"x86": 35e9, "arm": 12e9, "apple": 45e9}
 _OF_A_CORE = {"x86": 6e9, "arm": 3e9, "apple": 12e9}
 _GPU = {"x86": 180e9, "arm": 45e9, "apple": 45e9}
@@ -26,8 +26,10 @@ _GPU = {"x86": 180e9, "arm": 45e9, "apple": 45e9}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A processor or a GPU. memory: bytes free; read_speed: bytes of weights a second while a model
-    decodes; is_measured: with a model on this device, and not what is typical of such devices.
+    """A processor or a GPU.
+
+    memory: bytes free. read_speed: bytes of weights that decoding reads a second. is_measured: True
+    if that speed was measured on this device, False if it is typical of such devices.
     """
 
     name: str
@@ -52,7 +54,7 @@ def _place(name: str, memory: int, typical: float, *, on_gpu: bool) -> Place:
 
 
 def _gpus() -> Sequence[Gpu]:
-    """Return the GPUs that models are put on unless something else is asked for."""
+    """Return the GPUs that models run on by default; none if llama.cpp is not installed."""
     from .. import backends
 
     try:
@@ -71,15 +73,15 @@ def _kind() -> str:
 
 
 def _measured(*, on_gpu: bool) -> float | None:
-    """Return the bytes a second of the largest model that was measured here: small ones spend much
-    of their time on other things. None where none was.
+    """Return the bytes a second of the largest model that was measured here, None if none was.
+    Small models spend much of their time on other things than reading weights.
     """
     here, largest = device.processor(), (0, 0.0)
     for fingerprint, curve in profiles.curves():
         file = fingerprint.get("file")
         size = file[1] if isinstance(file, list) and len(file) == 3 else None
         if fingerprint.items() >= profiles.BESIDE_OTHERS.items():
-            continue  # they say how fast the device was for a while
+            continue  # such times hold only while other programs ran
         is_here = fingerprint.get("processor") == here and _was_on_gpu(fingerprint) == on_gpu
         if is_here and isinstance(size, int) and (on_gpu or not curve.is_flat):
             largest = max(largest, (size, size / curve(1)))
@@ -87,7 +89,7 @@ def _measured(*, on_gpu: bool) -> float | None:
 
 
 def _was_on_gpu(fingerprint: Mapping[str, Any]) -> bool | None:
-    """Return whether a GGUF had layers on a GPU, None for a model of another engine."""
+    """Return whether a GGUF had layers on a GPU; None for a model of a different engine."""
     layers = fingerprint.get("layers")
     if layers is None:
         return None

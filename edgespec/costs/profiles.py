@@ -1,4 +1,4 @@
-"""Profiles of a device, and the folder in which measurements are kept between runs."""
+"""Profiles of a device, and the folder in which measurements are saved between runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ logger = logging.getLogger("edgespec.profile")
 class Profile:
     """The costs of a target and its draft model on a device.
 
-    draft: None without a draft model. overhead: Python's seconds a step beside both models.
-    tapping: the target's seconds a step for the hidden states that a head reads. growing: what a
-    guess of a head after another takes, as a share of the first. kept_as: the fingerprints under
-    which the curves are kept on disk. replans: the target evaluates one token faster after one
-    token than after several, as `plans_anew`; times of several have what the next one loses by it.
+    target, draft: their curves; draft is None without a draft model. overhead: Python's seconds a
+    step in addition to both models. tapping: the target's seconds a step for the hidden states that
+    a head reads. growing: the time of a head's further guess, as a share of its first. kept_as: the
+    fingerprints under which the curves are saved on disk. replans: the target evaluates one token
+    faster after one token than after several (see `plans_anew`); the curve's times of several
+    tokens include what the next single token loses.
     """
 
     target: Curve
@@ -42,21 +43,21 @@ class Profile:
     replans: bool = False
 
     def forget(self) -> None:
-        """Delete the kept curves, so that the next load measures anew."""
+        """Delete the saved curves, so that the next load measures anew."""
         for fingerprint in self.kept_as:
             forget(fingerprint)
 
 
 def folder() -> Path:
-    """Return the folder in which measurements are kept."""
+    """Return the folder in which measurements are saved."""
     return cache_folder("profiles")
 
 
-BESIDE_OTHERS = {"beside": "other programs"}  # in fingerprints of what was measured so
+BESIDE_OTHERS = {"beside": "other programs"}  # fingerprints have it if other programs ran meanwhile
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a file: values under a fingerprint. created: seconds since 1970."""
+    """The content of a saved file: values of a fingerprint. created: seconds since 1970."""
 
     fingerprint: dict[str, Any]
     created: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
@@ -84,18 +85,18 @@ class _CurveEntry(Entry, frozen=True, kw_only=True):
 
 
 def stored(fingerprint: Mapping[str, Any]) -> Curve | None:
-    """Return the curve that was kept under this fingerprint, or None if there is none to read."""
+    """Return the curve saved under this fingerprint, or None if none can be read."""
     entry = kept(fingerprint, _CurveEntry)
     return Curve(entry.lengths, entry.widths, entry.seconds) if entry else None
 
 
 def store(fingerprint: Mapping[str, Any], curve: Curve) -> Path | None:
-    """Keep a measured curve. Return its file, or None if nothing can be written."""
+    """Save a measured curve. Return its file, or None if it cannot be written."""
     return keep(fingerprint, asdict(curve))
 
 
 def curves() -> Iterator[tuple[dict[str, Any], Curve]]:
-    """Yield every curve that is kept, with its fingerprint. What cannot be read is left out."""
+    """Yield every saved curve with its fingerprint. Unreadable files are left out."""
     for path in kept_files.matching(folder(), "*.json"):
         with contextlib.suppress(OSError, ValueError):
             entry = kept_files.read_json(path, _CurveEntry)
@@ -103,7 +104,7 @@ def curves() -> Iterator[tuple[dict[str, Any], Curve]]:
 
 
 def kept(fingerprint: Mapping[str, Any], kind: type[E]) -> E | None:
-    """Return the values kept under this fingerprint, or None if there are none to read."""
+    """Return the values saved under this fingerprint, or None if none can be read."""
 
     def read(path: Path) -> E:
         entry = kept_files.read_json(path, kind)
@@ -115,7 +116,7 @@ def kept(fingerprint: Mapping[str, Any], kind: type[E]) -> E | None:
 
 
 def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | None:
-    """Keep values for JSON in the folder. Return their file, or None if nothing can be written."""
+    """Save values as JSON in the folder. Return their file, or None if it cannot be written."""
     path = _path(fingerprint)
     text = json.dumps({"fingerprint": dict(fingerprint), "created": time.time()} | dict(values))
     try:
@@ -127,15 +128,13 @@ def keep(fingerprint: Mapping[str, Any], values: Mapping[str, Any]) -> Path | No
 
 
 def forget(fingerprint: Mapping[str, Any]) -> None:
-    """Delete what was kept under this fingerprint: the next load measures anew."""
+    """Delete the file of this fingerprint, so that the next load measures anew."""
     with contextlib.suppress(OSError):
         _path(fingerprint).unlink()
 
 
 def forget_all(matches: Callable[[Mapping[str, Any]], bool]) -> int:
-    """Delete all that was kept under fingerprints that `matches` returns True for, and return how
-    many there were.
-    """
+    """Delete the files of all fingerprints for which `matches` returns True; return how many."""
     n = 0
     for path in kept_files.matching(folder(), "*.json"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,13 +1,14 @@
-"""Fewer threads while other programs use the CPUs, and all of them again when they have left.
+"""Control of the number of threads: fewer while other programs use the CPUs, else all of them.
 
-Threads of llama.cpp wait for each other by spinning, so one that has to share its core holds up all
-of them: two threads beside one busy program can be three times slower than one thread. What
-others use is read from the system. Where the system does not show it, steps tell that take longer
-than they used to, and short trials of other numbers of threads.
+Threads of llama.cpp wait for each other by spinning, so a thread that has to share its core delays
+all of them: while one other program is busy, two threads can be three times slower than one. The
+CPU use of other programs is read from the system. If the system does not show it, it is inferred
+from steps that take longer than usual, and from short trials of other numbers of threads.
 
 With more threads than there are free cores, one evaluation has taken seconds. So an evaluation that
-tries more of them is stopped and done again with those before, and near the time limit of a request
-nothing is tried: what the system shows decides alone, and only for fewer threads.
+tries more threads is stopped if it takes too long, and repeated with the previous number. Near the
+time limit of a request nothing is tried: only what the system shows counts, and it can only reduce
+the number of threads.
 """
 
 from __future__ import annotations
@@ -23,27 +24,28 @@ from ..device import Load, LoadMeter, others_now, usable_cpus
 
 logger = logging.getLogger("edgespec.threads")
 
-WINDOW_S = 0.25  # the system is looked at, and steps are summed up, so often
-ARRIVED, LEFT = 0.4, 0.25  # cores that others need beyond those that are free
-_CHANGED = 0.6  # cores: so much more or less is another situation
-_SLOW, _FAST = 1.2, 0.9  # times of steps by the usual ones that mean something
-_BETTER = 0.95  # another number of threads is taken if it needs less than this share of the time
-_TRIAL_S, _TRIAL_STEPS = 0.12, 3
-_HOPELESS = 1.5  # a trial ends at once where steps take so many times as long
-_LONGEST_S = 0.1  # of one evaluation that tries more threads; or, if that is longer,
-_TOO_LONG = 2.0  # so many times as long as with those before
+WINDOW_S = 0.25  # seconds between looks at the system; steps are summed over them
+ARRIVED, LEFT = 0.4, 0.25  # cores that others need beyond the free ones: they have come, or left
+_CHANGED = 0.6  # cores: if others need so much more or less, the situation has changed
+_SLOW, _FAST = 1.2, 0.9  # steps are slow or fast if they take so many times as long as usual
+_BETTER = 0.95  # a different number of threads is taken if it needs less than this share of time
+_TRIAL_S, _TRIAL_STEPS = 0.12, 3  # a trial lasts at least so many seconds and steps
+_HOPELESS = 1.5  # a trial ends at once if its steps take so many times as long
+_LONGEST_S = 0.1  # longest evaluation that tries more threads; or, if that is longer,
+_TOO_LONG = 2.0  # so many times as long as with the previous number
 _NEAR = 10  # a time limit is near if fewer than so many such evaluations fit before it
-_SHARE = 0.01  # of the time that may be lost by trials
-_MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # what may be saved up, and lost ahead where steps change
-_LONGEST_GAP_S = 8.0  # between trials, if they cost as little as that; half where nothing is seen
+_SHARE = 0.01  # share of the time that may be lost by trials
+_MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # most trial time saved up; most lost in advance if steps change
+_LONGEST_GAP_S = 8.0  # most seconds between cheap trials; half if the system shows nothing
 _WIDEST = 32  # tokens: longer evaluations are reading, whose times say little about steps
-_PAUSE_S = 1.0  # a window that lasts longer has seen a pause, and says nothing about now
+_PAUSE_S = 1.0  # a longer window contains a pause, and says nothing about the present
 
 
 class Regime(NamedTuple):
-    """The conditions under which evaluations are made: what they cost depends on them.
+    """The conditions that the cost of evaluations depends on.
 
-    disturbed: other programs slow them down. visible: the system shows what others do.
+    disturbed: other programs slow evaluations down. visible: the system shows the CPU use of other
+    programs.
     """
 
     n_threads: int
@@ -52,7 +54,7 @@ class Regime(NamedTuple):
 
 
 class _Pace:
-    """The seconds of some steps, by those that were expected."""
+    """The seconds of some steps, compared with the expected seconds."""
 
     def __init__(self) -> None:
         self.seconds = self.expected = 0.0
@@ -65,19 +67,20 @@ class _Pace:
 
     @property
     def ratio(self) -> float | None:
-        """Seconds by the expected ones, None without any step."""
+        """The seconds divided by the expected ones, None without any step."""
         return self.seconds / self.expected if self.expected else None
 
 
 class ThreadGovernor:
     """Chooses the number of threads of some models before each evaluation.
 
-    models: limited together; none: the number is never changed, and `regime` tells the rest.
-    n_threads: the most, and the number where nobody else runs. fixed_in_request: it changes only
-    where a request begins, by what the system shows. stoppable: an evaluation can be stopped and
-    done again; if not, more threads than there are free cores are not tried where the system shows
-    what others use. running: returns how many cores others would use now, None if that is not
-    known. regime: that of the last evaluation.
+    models: the models that are limited together; if empty, no number is changed, and the governor
+    only detects other programs (`regime`). n_threads: the greatest number, used while no other
+    program runs. fixed_in_request: the number changes only when a request begins, by what the
+    system shows. stoppable: an evaluation can be stopped and repeated; if not, and if the system
+    shows what others use, more threads than there are free cores are never tried. running: returns
+    how many cores other programs would use at this moment, None if that is not known. regime: the
+    regime of the last evaluation.
     """
 
     def __init__(
@@ -97,19 +100,19 @@ class ThreadGovernor:
         self._expected: Callable[[int, int], float] | None = None
         self._models, self._full = models, n_threads
         self._fixed, self._stoppable, self._running = fixed_in_request, stoppable, running
-        self._near = False  # the time limit of the request
+        self._near = False  # True near the time limit of the request
         self._free = max(0, (n_cpus or usable_cpus()) - n_threads)  # cores that it never uses
         self.clock, self._meter = clock, meter or LoadMeter(clock=clock)
-        self._widths: dict[int, float] = {}  # seconds of the first evaluation of each
+        self._widths: dict[int, float] = {}  # width: seconds of its first evaluation
         self._n = n_threads
         self._disturbed, self._visible, self._seen = False, True, False
-        self._needed = 0.0  # cores that others need beyond the free ones, as it was acted upon
-        self._n_calm = self._n_slow = self._n_fast = 0  # windows one after the other
+        self._needed = 0.0  # cores that others need beyond the free ones, when last acted upon
+        self._n_calm = self._n_slow = self._n_fast = 0  # consecutive windows
         self._worse = False  # the last window was slower than those before it
-        self._usual: float | None = None  # ratio of steps with all threads and nobody else
-        self._present: float | None = None  # ratio of late steps, with this number of threads
+        self._usual: float | None = None  # ratio of steps with all threads and no other program
+        self._present: float | None = None  # ratio of recent steps, with this number of threads
         self._window = _Pace()
-        self._working_s = 0.0  # in this window, reading included
+        self._working_s = 0.0  # seconds of evaluations in this window, including reading
         self._trial: _Pace | None = None
         self._before_trial = n_threads
         self._waiting: list[int] = []  # numbers to be tried next
@@ -118,22 +121,22 @@ class ThreadGovernor:
 
     @property
     def key(self) -> tuple[int, bool] | None:
-        """The regime of the last evaluation: threads, and if others disturb; None for all of them
-        and nobody else.
+        """The regime of the last evaluation: (threads, disturbed), or None if it used all threads
+        and was not disturbed.
         """
         n_threads, disturbed, _ = self.regime
         return (n_threads, disturbed) if disturbed or n_threads < self._full else None
 
     def expect(self, seconds: Callable[[int, int], float]) -> None:
-        """Compare steps with these times from now on: of an evaluation of n tokens after n_past,
-        with all threads and nobody else. Without them the first steps say what is usual.
+        """Compare steps with these times from now on. seconds: returns the time of n tokens after
+        n_past, with all threads and no other program. Without it, the first steps set the standard.
         """
         self._expected = seconds
         self._usual = self._present = None
         self._window = _Pace()
 
     def begin_beside(self, load: Load) -> None:
-        """Take what others used until now, as while models were loaded, for what they use now."""
+        """Assume that others still use what they used until now, such as while models loaded."""
         needed = self._missing(load)
         if self._fixed:
             self._needed = needed
@@ -141,7 +144,7 @@ class ThreadGovernor:
             self._arrive(needed)
 
     def begin(self, left_s: float = math.inf) -> None:
-        """Begin a request, which has to end within `left_s`."""
+        """Begin a request that has to end within `left_s` seconds."""
         now = self.clock()
         if left_s < math.inf and now - self._last_look > _PAUSE_S and not self._fixed:
             self._begin_after_pause(now)
@@ -153,8 +156,8 @@ class ThreadGovernor:
             self._disturbed = self._needed >= ARRIVED
 
     def _begin_after_pause(self, now: float) -> None:
-        """Take what runs at this moment for what others use: the first evaluation with a time limit
-        is no trial, and what was seen before the pause says nothing.
+        """Assume that others use what runs at this moment. What was seen before the pause says
+        nothing, and the first evaluation with a time limit must not be a trial.
         """
         self._meter.look()
         self._last_look, self._window, self._working_s = now, _Pace(), 0.0
@@ -164,8 +167,8 @@ class ThreadGovernor:
             self._arrive(needed)
 
     def before(self, n: int = 1, left_s: float = math.inf) -> None:
-        """Choose the number of threads of the next evaluation, of `n` tokens; `left_s`: until the
-        request has to end.
+        """Choose the number of threads of the next evaluation, which has `n` tokens. left_s:
+        seconds until the request has to end.
         """
         now = self.clock()
         self._near = left_s < math.inf and left_s < _NEAR * self._longest_s(1, 0)
@@ -176,7 +179,7 @@ class ThreadGovernor:
             self._look(now)
         n_used = self._n
         for i, model in enumerate(self._models):
-            is_tried = self._tries_more and i == 0 and n <= _WIDEST  # there it can be stopped
+            is_tried = self._tries_more and i == 0 and n <= _WIDEST  # such a one can be stopped
             n_model = self._before_trial if self._tries_more and not is_tried else self._n
             n_used = n_model if i == 0 else n_used
             wanted = n_model if n_model < self._full else 0
@@ -185,14 +188,14 @@ class ThreadGovernor:
         self.regime = Regime(n_used, self._disturbed, self._visible)
 
     def may_take_s(self, n: int, n_past: int) -> float:
-        """Return after which time an evaluation is to be stopped, for `stopped` to be called and
-        the evaluation to be done again; inf but for those that try more threads.
+        """Return the seconds after which an evaluation must be stopped: the caller then calls
+        `stopped` and repeats it. It is inf unless the evaluation tries more threads.
         """
         stops = self._tries_more and self._stoppable and n <= _WIDEST
         return self._longest_s(n, n_past) if stops else math.inf
 
     def stopped(self, seconds: float) -> None:
-        """Go back to the threads before: an evaluation that tried more was stopped."""
+        """Return to the previous number of threads: an evaluation that tried more was stopped."""
         self._working_s += seconds
         if self._trial:
             self._fail_trial(seconds)
@@ -203,14 +206,14 @@ class ThreadGovernor:
         return self._trial is not None and self._n > self._before_trial
 
     def _longest_s(self, n: int, n_past: int) -> float:
-        """Return how long an evaluation that tries more threads may take."""
+        """Return the most seconds that an evaluation with more threads may take."""
         expected = self._expected(n, n_past) if self._expected else self._widths.get(n, 0.0)
         return max(_LONGEST_S, _TOO_LONG * expected * (self._present or self._usual or 1.0))
 
     def observe(self, n: int, n_past: int, seconds: float) -> None:
-        """Take the seconds of an evaluation of n tokens after n_past into account."""
+        """Learn from the seconds of an evaluation of n tokens after n_past cached ones."""
         self._working_s += seconds
-        if n > _WIDEST or not seconds:  # not even a tick of the clock says nothing
+        if n > _WIDEST or not seconds:  # less than a tick of the clock says nothing
             return
         if self._expected:
             expected = self._expected(n, n_past)
@@ -222,10 +225,10 @@ class ThreadGovernor:
             if self._is_over(self._trial):
                 self._end_trial(self._trial)
 
-    # --- what others do ---
+    # --- other programs ---
 
     def _look(self, now: float) -> None:
-        """See what has happened since the last look, and act on it."""
+        """Read what others have used since the last look, and act on it."""
         elapsed, self._last_look = now - self._last_look, now
         paused = elapsed > _PAUSE_S + self._working_s
         load, window = self._meter.look(), self._window
@@ -239,7 +242,7 @@ class ThreadGovernor:
             self._act(now, needed, window)
 
     def _act(self, now: float, needed: float, window: _Pace) -> None:
-        """Begin, continue or end to use fewer threads."""
+        """Begin to use fewer threads, continue, or end it."""
         slow = self._compare(window)
         if self._seen and self._visible:
             self._follow(needed)
@@ -254,9 +257,10 @@ class ThreadGovernor:
             self._look_again(now)
 
     def _missing(self, load: Load) -> float:
-        """Return how many of the cores that all threads need others would use if they had them.
+        """Return how many of the cores that our threads need are wanted by other programs.
 
-        Where all cores are busy every program gets a share of one: ours shows how much that is.
+        While all cores are busy every program gets only a share of one. Our own use shows how large
+        that share is.
         """
         contended = load.others + load.own > self._free + self._full - 0.1
         share = min(load.own / self._n, 1.0)
@@ -264,7 +268,7 @@ class ThreadGovernor:
         return min(max(0.0, others - self._free), self._full)
 
     def _compare(self, window: _Pace) -> bool:
-        """Compare a window with what is usual; return False only if its steps were not slow."""
+        """Compare a window with the usual times; return False only if its steps were not slow."""
         ratio, present = window.ratio, self._present
         if ratio is None or self._trial:
             return True
@@ -283,14 +287,16 @@ class ThreadGovernor:
         return slow
 
     def _arrive(self, needed: float) -> None:
-        """Others have come, as the system shows."""
+        """Begin to use fewer threads: the system shows that other programs have come."""
         logger.info("other programs use %.1f cores that %d threads need", needed, self._full)
         self._disturbed = self._seen = True
         self._needed, self._n_calm, self._gap_s = needed, 0, 1.0
         self._sweep(self._candidates(needed))
 
     def _follow(self, needed: float) -> None:
-        """Others that the system shows are still there, have changed or have left."""
+        """React to the other programs that the system shows: they are still there, need a different
+        number of cores, or have left.
+        """
         self._n_calm = self._n_calm + 1 if needed < LEFT else 0
         if self._n_calm >= 2:
             self._leave()
@@ -300,7 +306,7 @@ class ThreadGovernor:
                 self._sweep(self._candidates(needed))
 
     def _leave(self) -> None:
-        """Others have left: all threads again."""
+        """Use all threads again: other programs have left."""
         logger.info("other programs have left the CPUs: %d threads again", self._full)
         self._disturbed = self._seen = False
         self._waiting.clear()
@@ -309,20 +315,20 @@ class ThreadGovernor:
     # --- trials ---
 
     def _candidates(self, needed: float) -> list[int]:
-        """Return the numbers of threads worth a try, the likeliest first."""
+        """Return the numbers of threads worth a trial, the likeliest first."""
         if not self._models:
             return [self._full]
         likely = max(1, self._full - max(1, round(needed)))
         return list(dict.fromkeys((likely, 1)))
 
     def _descending(self) -> list[int]:
-        """Return the numbers of threads worth a try where nobody knows what others need."""
+        """Return the numbers of threads worth a trial if it is not known what others need."""
         halves = (self._full >> i for i in range(1, self._full.bit_length()))
         return [*dict.fromkeys((max(self._full - 1, 1), *halves))] if self._models else []
 
     def _sweep(self, numbers: Sequence[int]) -> None:
-        """Try some numbers of threads, one after the other; near a time limit, use the first at
-        once if it is smaller and the system shows that others are there.
+        """Try some numbers of threads, one after the other. Near a time limit nothing is tried: the
+        first number is used at once if it is smaller and the system shows other programs.
         """
         if self._near:
             if self._seen and numbers[0] < self._n:
@@ -333,7 +339,7 @@ class ThreadGovernor:
             self._next_trial()
 
     def _look_again(self, now: float) -> None:
-        """Try another number where that costs little, or at once if steps take another time."""
+        """Try a different number of threads: now and then, or at once if steps' times change."""
         faster = self._n_fast >= 2 and self._saved_s > -_DEBT_S
         if self._worse and self._saved_s > -_DEBT_S:
             self._sweep(self._candidates(self._needed) if self._seen else self._descending())
@@ -345,12 +351,12 @@ class ThreadGovernor:
         self._sweep(numbers if faster else numbers[self.n_trials % max(1, len(numbers)) :][:1])
 
     def _is_risky(self, n: int) -> bool:
-        """Return whether so many threads may take unbounded time."""
+        """Return whether an evaluation with n threads may take unbounded time."""
         free = self._seen and self._visible and n > self._candidates(self._needed)[0]
         return not self._stoppable and n > self._n and free
 
     def _may_try(self, now: float) -> bool:
-        """Return whether enough time has passed for what trials have cost."""
+        """Return whether enough time has passed since the last trial for what trials have cost."""
         return self._saved_s > 0 and now - self._last_trial >= self._gap_s
 
     def _next_trial(self) -> None:
@@ -361,14 +367,14 @@ class ThreadGovernor:
         self.n_trials += 1
 
     def _is_over(self, trial: _Pace) -> bool:
-        """Return whether a trial has seen enough."""
+        """Return whether a trial has lasted long enough, or is hopeless."""
         if trial.n >= _TRIAL_STEPS and trial.seconds >= _TRIAL_S:
             return True
         assert trial.ratio is not None
         return self._present is not None and trial.ratio > _HOPELESS * self._present
 
     def _end_trial(self, trial: _Pace) -> None:
-        """Keep the number that was tried if it is faster, else go back."""
+        """Keep the number that was tried if it is faster, else return to the previous one."""
         assert trial.ratio is not None
         tried, present = self._n, self._present
         self._trial, self._window = None, _Pace()
@@ -383,7 +389,7 @@ class ThreadGovernor:
         self._next_trial()
 
     def _fail_trial(self, loss_s: float) -> None:
-        """Go back to the number before a trial that has lost so much."""
+        """Return to the number before a trial that has lost `loss_s` seconds."""
         self._trial, self._window = None, _Pace()
         self._last_trial = self.clock()
         self._n = self._before_trial
@@ -394,7 +400,7 @@ class ThreadGovernor:
             self._settle()
 
     def _settle(self) -> None:
-        """Draw the conclusions of trials: is anybody there, and what is usual now."""
+        """Conclude from trials whether other programs run, and what times are usual now."""
         if self._n < self._full:
             self._disturbed = True
         elif not self._seen:
@@ -409,10 +415,10 @@ class ThreadGovernor:
 
 
 class DraftGovernor(ThreadGovernor):
-    """Governs a draft model alone: what the target's steps take says nothing of its times."""
+    """A governor of a draft model alone, to which the target's times do not apply."""
 
     def expect(self, seconds: Callable[[int, int], float]) -> None:
-        """Keep to the times of the first steps: these are the target's."""
+        """Ignore these times, which are the target's; the first steps set the standard."""
 
 
 def governor_of(
@@ -423,14 +429,13 @@ def governor_of(
     stoppable: bool = True,
     kind: type[ThreadGovernor] = ThreadGovernor,
 ) -> ThreadGovernor | None:
-    """Return what adapts the threads of `models` to the rest of the machine, by the settings of
-    the target; None where there is nothing to adapt: a target without threads, or models that a
-    GPU computes whole.
+    """Return a governor of the threads of `models`, by the settings of the target. Return None if
+    there is nothing to govern: a target without threads, or models that run on a GPU alone.
 
-    loading: has watched the system since before the models were loaded, so that the first
-    evaluation knows of other programs: beside them it could take seconds with all threads.
-    stoppable: evaluations of the target can be stopped, if it can drop what they have left.
-    One that may not change anything still knows when other programs disturb measured times.
+    loading: a meter that has watched the system since before the models were loaded. With it the
+    first evaluation knows of other programs; otherwise, with all threads, it could take seconds.
+    stoppable: evaluations of the target can be stopped; that also needs a target that can truncate
+    its cache. A governor that may not change anything still detects other programs.
     """
     if not isinstance(target, FileModel) or _are_on_gpu([target, *models]):
         return None

@@ -1,1 +1,1 @@
-"""The decoding of a request: the loop, its output, the engine, chats and templates."""
+"""The decoding of a request: the loop of steps, the drafts, the output and the request lock."""

@@ -1,4 +1,4 @@
-"""A request for asyncio: it runs in a thread of its own and hands its events to the loop."""
+"""A request for asyncio, which runs in a thread of its own and hands its events to the loop."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _Item = Event | BaseException | None  # None: the request has ended
 class AsyncStream:
     """The events of one request, for `async for`; the request begins with the first `anext`.
 
-    Cancelling a task that waits here cancels the request and waits for its end. What it still had
-    to say, at last its completion with finish reason "cancelled", is there for who asks again.
+    Cancelling a task that waits here cancels the request and waits for its end. The request's
+    remaining events can still be read afterwards; the last one is its completion, with finish
+    reason "cancelled".
     """
 
     def __init__(self, events: Iterator[Event], interrupt: Interrupt) -> None:
@@ -58,7 +59,7 @@ class AsyncStream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Cancel the request and wait for its end; what it still had to say is dropped."""
+        """Cancel the request and wait for its end; its remaining events are dropped."""
         self._cancel()
         if self._arrived is None:
             self._ended = True
@@ -80,7 +81,7 @@ class AsyncStream:
         return item
 
     async def _wait(self) -> None:
-        """Keep what arrives until the request has ended."""
+        """Wait until the request has ended, and keep the events that arrive until then."""
         while (item := await self._next()) is not None:
             self._left.append(item)
 

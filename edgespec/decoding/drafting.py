@@ -1,4 +1,4 @@
-"""The policy and the drafters of a session: a draft for each step, and what they learn from it."""
+"""The policy and the drafters of a session: they make a draft for each step and learn from it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ..sampling.base import Matcher, Request
 from ..sampling.trees import n_first_path
 from ..types import Budget, Draft, Requires, StepStats, Verified
 
-_UNREAD = 32  # tokens: more are not read on the chance that a draft under way is accepted
+_UNREAD = 32  # most tokens to read ahead, since the draft being verified may be rejected
 
 
 class Drafting:
-    """Drafts for one request after the other, within the limits that a policy sets."""
+    """Makes drafts for one request after the other, within the limits that a policy sets."""
 
     def __init__(self, drafters: Sequence[Drafter], policy: Policy) -> None:
         self.drafters, self.policy = list(drafters), policy
-        self._begun: list[Drafter] = []  # those that this request may use
+        self._begun: list[Drafter] = []  # the drafters that this request may use
         self._lookups: list[Drafter] = []
         self._models: list[Drafter] = []
         self._required: dict[Drafter, Requires] = {}
@@ -27,8 +27,9 @@ class Drafting:
         self._matcher: Matcher | None = None
 
     def begin(self, request: Request, may_draft: bool = True) -> Requires:
-        """Begin a request, and return what its drafters require of the target: nothing if it may
-        not draft.
+        """Begin a request; return what its drafters require of the target.
+
+        A request that may not draft requires nothing.
         """
         self._matcher = request.matcher() if may_draft else None
         self._begun = self.drafters if may_draft else []
@@ -41,7 +42,7 @@ class Drafting:
         return self.requires()
 
     def requires(self) -> Requires:
-        """Return what the drafters that have a role now require of the target."""
+        """Return what the drafters that have a role at present require of the target."""
         self._roles = self.policy.roles
         with_role = zip(self._begun, self._roles, strict=True)
         active = [d for d, role in with_role if role and d in self._required]
@@ -54,7 +55,7 @@ class Drafting:
         return Requires(tuple(layers), 0 if 0 in latest else max(latest, default=0))
 
     def grow(self, budget: Budget) -> Growth | None:
-        """Grow a draft, None if the policy wants none."""
+        """Grow a draft and return its growth, None if the policy wants no draft."""
         limits = self.policy.limits(budget)
         if limits.nodes <= 0:
             return None
@@ -65,9 +66,10 @@ class Drafting:
         return growth
 
     def grow_ahead(self, draft: Draft, most: int, until: Callable[[], bool]) -> None:
-        """Let models go on where a draft ends whose verification is under way (SpecEdge, arXiv
-        2505.17052): after its first path and the token that the target may add. At most `most`
-        tokens after that one.
+        """Let models draft ahead while a draft is being verified (SpecEdge, arXiv 2505.17052).
+
+        They go on after the draft's first path: first with the token that the target may add, then
+        with at most `most` more. `until` returns True when they have to stop.
         """
         path = draft.tokens[: n_first_path(draft.parents) or len(draft.tokens)]
         for model in self._models:
@@ -91,7 +93,7 @@ class Drafting:
             drafter.accept(verified)
 
     def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> bool:
-        """Let the policy learn from a step; True if drafters have other roles from now on."""
+        """Let the policy learn from a step; return True if it has changed the drafters' roles."""
         self.policy.observe(step, verified, growth)
         return self.policy.roles is not self._roles
 

@@ -1,4 +1,4 @@
-"""Work that an engine does for later answers, while no request runs or waits."""
+"""Work that an engine does for later answers while no request runs or waits."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from .request_lock import Interrupt, RequestLock
 
 logger = logging.getLogger("edgespec.idle")
 
-PAUSE_S = 0.5  # after a request, before work begins: the next one may follow at once
-KEEP_EVERY = 8  # answers
+PAUSE_S = 0.5  # between a request and the work: the next request may follow at once
+KEEP_EVERY = 8  # answers between two times that `kept` is done
 TURN_EVERY = 8  # answers in a row after which urgent work goes before the next one
-TURN_S = 1.0  # that the next answer may then have to wait
+TURN_S = 1.0  # longest time that the next answer then has to wait
 MOST_TURNS = 10
-AGAIN_S = 5.0  # after which work goes on that could not be done, if no request has ended before
+AGAIN_S = 5.0  # after which work that could not be done is tried again, without a new request
 
 
 class Work(Protocol):
-    """Something to be done once. doing: what that is, in words."""
+    """A piece of work to be done once. doing: a description of it, for messages."""
 
     doing: str
 
     @property
     def urgent(self) -> bool:
-        """True if something does not draft before it is done."""
+        """True if some model does not draft until this is done."""
 
     def run(self, abort: Abort) -> bool:
-        """Do it; False where `abort` has ended it, or it cannot be done now: it is called again.
+        """Do the work; return False if `abort` has ended it, or if it cannot be done now.
 
-        Models that it uses are as before whenever it returns.
+        It is then called again later. The models that it uses are left as they were before.
         """
 
 
 class IdleWork:
-    """Does works on a thread of its own, one after the other, some moments after a request.
+    """Does pieces of work one after the other, in a thread of its own, shortly after a request.
 
-    It holds the lock of requests meanwhile, and gives way as soon as one comes. Where the next one
-    always comes at once, urgent work has the lock for at most TURN_S after every TURN_EVERY
-    answers, MOST_TURNS times, and gives way to a request with a time limit. A work that fails is
-    logged and left out. In a forked process nothing is done: what it has is the parent's.
+    It holds the request lock meanwhile, and gives way as soon as a request comes. If the next
+    request always comes at once, urgent work gets the lock for at most TURN_S after every
+    TURN_EVERY answers, at most MOST_TURNS times; even then it gives way to a request with a time
+    limit. Work that fails is logged and left out. Nothing is done in a forked process, because the
+    models belong to its parent.
 
-    kept: is done again after every KEEP_EVERY answers.
-    busy: returns True while somebody else uses the models, and it gives way to them as well.
+    kept: work that is done again after every KEEP_EVERY answers. busy: returns True while other
+    code uses the models; the work gives way to that as well.
     """
 
     def __init__(
@@ -68,20 +69,23 @@ class IdleWork:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Works that are left to be done, in words."""
+        """Descriptions of the work that is left to be done."""
         return tuple(work.doing for work in self._works)
 
     @property
     def is_urgent(self) -> bool:
-        """True while a model does not draft because the next work is not done yet."""
+        """True while some model does not draft because the next piece of work is not done yet."""
         return bool(self._works) and self._works[0].urgent
 
     def add(self, work: Work) -> None:
-        """Do another work as well, after the others."""
+        """Add a piece of work, to be done after the others."""
         self._works.append(work)
 
     def start(self, *, answered: bool = False) -> None:
-        """Begin or go on in a moment: a request was answered, or none is expected now."""
+        """Begin or continue work in a moment: no request is expected now.
+
+        answered: a request has just been answered.
+        """
         self._n_answers += answered
         self._n_since += answered
         if self._kept and answered and self._n_answers % KEEP_EVERY == 0:
@@ -97,7 +101,10 @@ class IdleWork:
                     self._thread = thread
 
     def finish(self, interrupt: Interrupt) -> bool:
-        """Do everything now, as a request; False if `interrupt` has ended it. Raises EngineBusy."""
+        """Do all work now, in the place of a request. Raises EngineBusy.
+
+        Return False if some is left, because `interrupt` has ended it or it could not be done.
+        """
         if self._works:
             with self._lock.held(interrupt) as held:
                 if held:
@@ -105,7 +112,7 @@ class IdleWork:
         return not self._works
 
     def close(self) -> None:
-        """Stop, and wait for the evaluation under way."""
+        """Stop the work, and wait until its present evaluation has ended."""
         self._closed = True
         self._changed.set()
         if self._thread and self._thread is not threading.current_thread():
@@ -125,7 +132,7 @@ class IdleWork:
                 self._changed.wait(AGAIN_S)
 
     def _wait_until_quiet(self) -> None:
-        """Wait until nothing has changed for a while, or urgent work has waited long enough."""
+        """Wait until no request was answered for PAUSE_S, or urgent work has waited long enough."""
         self._changed.clear()
         while not self._closed and not self._is_due and self._changed.wait(PAUSE_S):
             self._changed.clear()
@@ -136,7 +143,7 @@ class IdleWork:
         return waits and self.is_urgent
 
     def _turn_abort(self) -> Abort:
-        """Return what ends a turn that has just begun."""
+        """Return the `abort` of a turn that begins now."""
         end = time.monotonic() + TURN_S
 
         def abort() -> FinishReason | None:

@@ -1,9 +1,9 @@
-"""The memory of what was learned of drafts, beside the measured costs.
+"""The files that keep what was learned from drafts, next to the measured costs.
 
-It holds rates by kind of evidence and no text, learned from requests without an owner; tokens that
-likely follow others lie in a file of their own, which nobody else may read, and are not kept of a
-target on another machine. An engine begins with what the last one of these models has learned on
-this disk. Of two at the same time the one that writes last is remembered.
+They hold rates by kind of evidence and no text, learned from requests without an owner. Tokens that
+likely follow others are kept in a separate file that only the user can read, and not at all for a
+target on another machine. An engine begins with what the last engine with the same models has
+learned on this disk. If two engines run at the same time, the files of the last to write are kept.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ from .owners import OwnRates
 
 logger = logging.getLogger("edgespec.kept")
 
-_VERSION = 2  # of what is kept; another one is ignored
+_VERSION = 2  # version of the files; files of other versions are ignored
 _KIND = "learned"
-_MOST_BYTES = 64 << 20  # of a file of tokens
+_MOST_BYTES = 64 << 20  # largest file of tokens that is read
 
 
 class _Learned(Entry, frozen=True, kw_only=True):
-    """Rates by kind of evidence. of: stamps of the files of target and draft model."""
+    """Rates by kind of evidence. of: the stamps of the target's and the draft model's files."""
 
     of: list[Any]
     learned: dict[str, Any]
 
 
 class Kept:
-    """Keeps what drafters and policy have learned, for these models.
+    """Keeps what drafters and policy have learned with these models, until a model changes.
 
-    target: its file, or for one on another machine what returns its name, which changes with it.
-    It is forgotten when a model changes. As a work it may be done again and again. tokens: keep
-    those as well, for a file.
+    It is a piece of idle work that may be done any number of times. target: the target's file. For
+    a target on another machine it is a function that returns its name, which changes with the
+    model. draft: the draft model's file, if there is one. tokens: keep learned tokens as well, if
+    the target is a file.
     """
 
     doing = "keeping what was learned of drafts"
@@ -64,11 +65,14 @@ class Kept:
         self._key, self._of = _key(self._models), _stamps(self._models)
         self._tokens = TokensFile(target) if tokens and isinstance(target, Path) else None
         self._rates = OwnRates(())
-        self._last: dict[str, Any] = {}  # what of all names was read or kept last
+        self._last: dict[str, Any] = {}  # what was read or kept last, under all names
         self._process = os.getpid()
 
     def recall(self, rates: OwnRates) -> None:
-        """Give what is kept to those who learned it; `save` asks them later."""
+        """Give the kept rates and tokens to the parts that learned them.
+
+        `save` later asks the same parts for what they have learned.
+        """
         self._rates, learners = rates, rates.learners
         entry = kept(self._key, _Learned)
         if entry and entry.of == self._of:
@@ -81,16 +85,16 @@ class Kept:
                 _attempt(functools.partial(part.relearn_tokens, tokens))
 
     def run(self, abort: Abort) -> bool:
-        """Keep what was learned so far, while no request runs."""
+        """Keep what was learned so far; always return True. It runs while no request does."""
         self.save()
         return True
 
     def save(self) -> None:
         """Keep what was learned so far, if it is new; a failure is only logged."""
         if os.getpid() != self._process:
-            return  # what a forked process has is the parent's
+            return  # in a forked process everything belongs to the parent
         if not self._is_current():
-            return  # a model was deleted or replaced, and what was learned of it with it
+            return  # a model was deleted or replaced, so what was learned with it is void
         try:
             learned = self._last | self._rates.learned()  # other processes use other drafters
             if learned != self._last and keep(self._key, {"of": self._of, "learned": learned}):
@@ -102,25 +106,25 @@ class Kept:
             logger.debug("its traceback", exc_info=True)
 
     def _is_current(self) -> bool:
-        """Return True if the models are those that it was made with."""
+        """Return True if the models are still those that this object was made with."""
         with contextlib.suppress(OSError):
             return (_key(self._models), _stamps(self._models)) == (self._key, self._of)
         return False
 
 
 class _Array(msgspec.Struct, frozen=True):
-    """int32 values of a shape."""
+    """An int32 array: its shape and its bytes, little-endian."""
 
     shape: tuple[Count, ...]
     data: bytes
 
     def value(self) -> Tokens:
-        """Return the array. Raises ValueError where the bytes are not of the shape."""
+        """Return the array. Raises ValueError if the bytes do not fit its shape."""
         return np.frombuffer(self.data, "<i4").reshape(self.shape).astype(np.int32)
 
 
 class _TokensFile(msgspec.Struct, frozen=True):
-    """Tokens that were learned of a model. model: its name. of: stamps of its files."""
+    """Tokens that were learned with a model. model: its name. of: the stamps of its files."""
 
     version: int
     model: str
@@ -129,7 +133,7 @@ class _TokensFile(msgspec.Struct, frozen=True):
 
 
 class TokensFile:
-    """The file of the tokens that were learned of a model, for its user only."""
+    """The file of the tokens that were learned with a model; only its user can read it."""
 
     def __init__(self, model: Path) -> None:
         digest = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()
@@ -138,7 +142,7 @@ class TokensFile:
         self._was_there = False
 
     def read(self) -> dict[str, Tokens]:
-        """Return what was written by names, {} for nothing."""
+        """Return the arrays of tokens by name, {} if there is no valid file."""
         content = kept_files.load(self.path, _read_tokens, "tokens are learned anew")
         if content is None or (content.version, content.of) != (_VERSION, self._of):
             return {}
@@ -146,8 +150,9 @@ class TokensFile:
         return {name: array.value() for name, array in content.arrays.items()}
 
     def write(self, learners: Iterable[Learns]) -> None:
-        """Replace the file by what is learned now, if that is anything, and if nobody has deleted
-        the file meanwhile.
+        """Replace the file by the tokens that are learned now.
+
+        Nothing is written if there are no tokens, or if somebody has deleted the file meanwhile.
         """
         if self._was_there and not self.path.exists():
             return
@@ -176,8 +181,9 @@ def _read_tokens(path: Path) -> _TokensFile:
 
 
 def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
-    """Return what a draft model or head has gained for a target by what is kept of these files, and
-    how many seconds ago that was kept last. Nothing is known of files that have changed.
+    """Return the kept gain of a draft model or head for a target, and its age in seconds.
+
+    The gain is empty if a file has changed since. The age is inf if nothing is kept.
     """
     gain = DraftGain()
     entry = kept(_key((target, draft)), _Learned)
@@ -189,13 +195,13 @@ def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
 
 
 def _key(models: Sequence[Path | Callable[[], str] | None]) -> dict[str, Any]:
-    """Return the fingerprint of what is learned with a target and a draft model."""
+    """Return the fingerprint under which a target and a draft model's learned rates are kept."""
     names = [model() if callable(model) else model and str(model.resolve()) for model in models]
     return {"kind": _KIND, "version": _VERSION, "models": names}
 
 
 def _attempt(relearn: Callable[[], None]) -> None:
-    """Let somebody take what was kept; what it refuses is left out."""
+    """Call `relearn`, which takes what was kept; if it raises an error, log it and go on."""
     try:
         relearn()
     except Exception as error:
@@ -205,7 +211,7 @@ def _attempt(relearn: Callable[[], None]) -> None:
 
 
 def forget_learned(path: Path) -> None:
-    """Delete what was learned with a model as the target or as the draft model."""
+    """Delete everything that was learned with a model as the target or as the draft model."""
     with contextlib.suppress(OSError):
         TokensFile(path).path.unlink()
     name = str(path.resolve())
@@ -213,7 +219,7 @@ def forget_learned(path: Path) -> None:
 
 
 def stored_tokens() -> list[Stored]:
-    """Return the files of tokens that were learned of models."""
+    """Return a description of each file of learned tokens."""
     entries = []
     for path in kept_files.matching(_tokens_folder(), "*.msgpack"):
         content = kept_files.load(path, _read_tokens, "tokens are learned anew")
@@ -225,7 +231,7 @@ def stored_tokens() -> list[Stored]:
 
 
 def forget_tokens() -> int:
-    """Delete the tokens that were learned of all models, and return the bytes that are free now."""
+    """Delete the tokens that were learned with all models; return the number of bytes freed."""
     return delete(*kept_files.matching(_tokens_folder(), "*"))
 
 
@@ -234,7 +240,10 @@ def _tokens_folder() -> Path:
 
 
 def _stamps(models: Sequence[Path | Callable[[], str] | None]) -> list[list[list[Any]] | None]:
-    """Return what changes with the files of each model, for JSON; None for one without a file."""
+    """Return the stamps of each model's files, for JSON; None for a model without a file.
+
+    A stamp is a file's name, size and time of change.
+    """
     return [_stamp(model) if isinstance(model, Path) else None for model in models]
 
 

@@ -1,4 +1,7 @@
-"""The text of an answer: its end, and the part that can be shown, exact also across drafts."""
+"""The text of an answer: where it ends, and which part of it can be shown already.
+
+Both are exact across the boundaries of drafts.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ from .repetition import Repetition
 
 
 class Output:
-    """Turns the tokens of one answer into text, and ends it.
+    """Turns the tokens of one answer into text, and decides where the answer ends.
 
     Bytes of an incomplete character and text that may be the start of a stop string are held
     back. `text` is everything that may be shown so far, `token_ids` everything emitted.
 
-    shown: control tokens that add a text to this answer, which they do not do otherwise.
-    n_repeated: how many tokens at the end made it end because they repeat themselves.
+    shown: control tokens that add text to this answer, with that text; all other control tokens add
+    none. n_repeated: the number of tokens at the end that repeat themselves and so ended the
+    answer, else 0.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class Output:
         self.stop_reason: str | int | None = None
 
     def cut(self, tokens: Sequence[int]) -> list[tuple[int, str]]:
-        """Take tokens up to the end of the answer; return each with the text to show now."""
+        """Take tokens up to the end of the answer; return each one with the text to show now."""
         taken = []
         for token in tokens:
             taken.append((token, self._take(token)))
@@ -51,11 +55,11 @@ class Output:
         return taken
 
     def finish(self, reason: FinishReason) -> None:
-        """End the answer for a reason; the first reason stays."""
+        """End the answer for a reason, unless it has already ended for another."""
         self.finish_reason = self.finish_reason or reason
 
     def flush(self) -> str:
-        """Return the text that was held back; called once, at the end."""
+        """Return the text that was held back. Call it once, at the end."""
         rest = (
             ""
             if isinstance(self.stop_reason, str)
@@ -88,7 +92,7 @@ class Output:
         return shown
 
     def _release(self) -> str:
-        """Return the text that is certain to stay; end the answer at a stop string."""
+        """Return the held text that is certain to be shown; end the answer at a stop string."""
         stops = [(self._held.index(stop), stop) for stop in self._params.stop if stop in self._held]
         if stops:
             at, self.stop_reason = min(stops)

@@ -1,4 +1,4 @@
-"""Keeps what drafters and the policy have learned apart for each owner of requests."""
+"""Separation of what drafters and the policy have learned, by owner of the requests."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 from ..drafters.base import Learns
 
-_MOST = 64  # owners whose rates are kept besides those of the one that asked last
+_MOST = 64  # owners whose rates are kept in addition to those of the current owner
 
 
 class OwnRates:
-    """Gives every owner the rates that its own answers have taught, and nobody else's.
+    """Gives every owner the rates learned from its own answers, and none of another owner's.
 
-    Otherwise the number of drafted tokens would tell of other owners' texts. A new owner begins
-    with what was known when the engine was loaded. Only what the owner "" has taught goes on in
-    another process. shared: parts that learn from everybody, of which no answer depends.
+    Otherwise the number of drafted tokens would reveal something of other owners' texts. A new
+    owner begins with what was known when the engine was loaded. Only what was learned from the
+    owner "" is handed on to later processes. parts: the parts that learn for each owner separately.
+    shared: the parts that learn from all owners; no answer depends on them.
     """
 
     def __init__(self, parts: Iterable[object], shared: Iterable[Learns] = ()) -> None:
@@ -25,10 +26,10 @@ class OwnRates:
         self._owner = ""
         self._loaded: Mapping[str, Any] | None = None
         self._kept: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
-        self._unowned: Mapping[str, Any] = {}  # those of the owner "", while another one asks
+        self._unowned: Mapping[str, Any] = {}  # rates of the owner "", while another owner asks
 
     def begin(self, owner: str) -> None:
-        """Begin a request of an owner, which may be the last one's or another."""
+        """Begin a request of an owner; switch to its rates if the last one had another owner."""
         if self._loaded is None:
             self._loaded = self._now()
         if owner == self._owner:
@@ -44,11 +45,11 @@ class OwnRates:
 
     @property
     def learners(self) -> list[Learns]:
-        """All parts, which go on in another process with what `learned` returned in this one."""
+        """All parts; a later process gives them what `learned` returned in this one."""
         return [*self._own, *self._shared]
 
     def learned(self) -> dict[str, Any]:
-        """Return what the owner "" and the parts that learn from everybody have learned."""
+        """Return the rates learned from the owner "", and those of the shared parts."""
         return {**(self._unowned if self._owner else self._now()), **_all_of(self._shared)}
 
     def _now(self) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from ..backends.base import Tokenizer
 from ..errors import ConfigError, ContextFull
 
 Prompt = str | Sequence[int]
-"""Text, in which special tokens count, or token ids."""
+"""Text or token ids. Special tokens that are written in the text are read as such."""
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
-    """Return the token ids of a prompt: of a text, in which special tokens count, or given as such.
+    """Return the token ids of a prompt, which is text or token ids.
 
-    Raises ConfigError for none, or an unknown one, ContextFull for a text that cannot fit.
+    limit: most tokens that fit. Raises ConfigError for an empty prompt or an unknown id,
+    ContextFull for a text that cannot fit.
     """
     if isinstance(prompt, str):
         check_size(tokenizer, prompt, limit)
@@ -33,7 +34,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
 
 
 def prediction_ids(tokenizer: Tokenizer, prediction: Prompt, limit: int) -> list[int]:
-    """Return the first `limit` token ids of what an answer is predicted to be, none for nothing.
+    """Return the first `limit` token ids of a predicted answer, [] for an empty prediction.
 
     Raises ConfigError for anything but text and token ids.
     """
@@ -46,7 +47,7 @@ def prediction_ids(tokenizer: Tokenizer, prediction: Prompt, limit: int) -> list
 
 
 def _token_ids(prompt: Any) -> list[int]:
-    """Return token ids as ints. Raises ConfigError for anything else."""
+    """Return the token ids of a prompt as ints. Raises ConfigError for anything but token ids."""
     if isinstance(prompt, (bytes, bytearray)):
         raise ConfigError("a prompt is text or token ids, got bytes; decode them first")
     if not isinstance(prompt, Iterable):
@@ -66,8 +67,9 @@ def check_size(
     limit: int,
     advice: str = "shorten it or load the model with a larger n_ctx",
 ) -> None:
-    """Raise ContextFull, with some advice, if `text` has more than `limit` tokens by its bytes
-    alone.
+    """Raise ContextFull if the number of its bytes shows that `text` has more than `limit` tokens.
+
+    advice: the end of the error message.
     """
     if len(text) <= limit:
         return
@@ -83,7 +85,10 @@ def check_size(
 def collect(
     pieces: Iterator[list[int]], limit: int, stopped: Callable[[], bool] = lambda: False
 ) -> list[int]:
-    """Return the ids of `pieces`; no more of them are made beyond `limit`, or once `stopped`."""
+    """Return the ids of `pieces` as one list.
+
+    No more pieces are read beyond `limit` ids, or once `stopped` returns True.
+    """
     ids: list[int] = []
     for piece in pieces:
         ids += piece

@@ -1,4 +1,4 @@
-"""Endless repetition: finds that an answer repeats the same span over and over."""
+"""Detection of endless repetition, where an answer repeats the same span again and again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from ..config import RepetitionDetection
 
 
 class Repetition:
-    """Counts, for each size of a span, how many of the last tokens equal the one a span before.
+    """Finds out when the end of an answer is the same span of tokens again and again.
 
-    A token takes the same work wherever in an answer it is: a few operations on arrays of
-    max_pattern_size numbers, and nothing else is kept of the answer.
+    For each size of a span it counts how many of the last tokens equal the token one span earlier.
+    Each token takes the same work, however long the answer is: a few operations on arrays of
+    max_pattern_size numbers. Nothing else of the answer is kept.
     """
 
     def __init__(self, rule: RepetitionDetection) -> None:
@@ -23,8 +24,9 @@ class Repetition:
         self._at = 0
 
     def take(self, token: int) -> int:
-        """Take the next token of an answer; return how many tokens at its end are one span again
-        and again, 0 as long as the rule does not hold.
+        """Take the next token of an answer; return how many tokens at its end repeat one span.
+
+        It is 0 unless they are enough for the rule.
         """
         newest = 1 + self._at + self._most
         self._equal += 1

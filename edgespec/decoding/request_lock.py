@@ -1,4 +1,4 @@
-"""One request at a time: waiting for an engine, ending a request, closing while one runs."""
+"""A lock that lets one request run at a time on an engine, and ways to end requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ..types import FinishReason
 
 
 class Interrupt:
-    """Tells a request when to stop: once it is cancelled, or out of time."""
+    """Tells a request when to stop: when it is cancelled, or when its time limit is reached."""
 
     def __init__(self, time_limit_s: float | None) -> None:
         self._cancelled = threading.Event()
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
 
     def cancel(self) -> None:
-        """End the request; may be called from any thread."""
+        """Cancel the request. It may be called from any thread."""
         self._cancelled.set()
 
     def left_s(self) -> float:
-        """Return the seconds until the time limit; inf without one."""
+        """Return the seconds until the time limit, inf without a limit."""
         return math.inf if self._deadline is None else self._deadline - time.monotonic()
 
     def __call__(self) -> FinishReason | None:
@@ -40,7 +40,7 @@ class Interrupt:
 
 
 class RequestLock:
-    """Lets one request run at a time, and frees the models when none runs any more.
+    """Lets one request run at a time, and frees the models once closed and no request runs.
 
     on_busy: as in EngineConfig. free: frees the models; it may be called more than once.
     """
@@ -52,22 +52,25 @@ class RequestLock:
         self._holder: int | None = None
         self._interrupt: Interrupt | None = None
         self._waiting: set[Interrupt] = set()
-        self._begun: set[weakref.ref[Interrupt]] = set()  # until they end or are forgotten
+        self._begun: set[weakref.ref[Interrupt]] = set()  # requests that have begun and not ended
         self._closed = False
         self._process = os.getpid()
 
     def begin(self, time_limit_s: float | None) -> Interrupt:
-        """Return what ends a request that begins now, long before its turn; `cancel` reaches it."""
+        """Return the interrupt of a request that begins now; its turn may come much later.
+
+        `cancel` reaches the request while it waits.
+        """
         interrupt = Interrupt(time_limit_s)
         self._begun.add(weakref.ref(interrupt, self._begun.discard))
         return interrupt
 
     @contextlib.contextmanager
     def held(self, interrupt: Interrupt) -> Iterator[bool]:
-        """Hold the lock for one request; give False if it was cancelled, or its time was over,
-        before its turn came.
+        """Hold the lock for one request; yield True when its turn comes.
 
-        Raises EngineBusy; EdgeSpecError as `check_open`.
+        Yield False if it was cancelled or ran out of time before its turn. Raises EngineBusy, and
+        EdgeSpecError as `check_open` does.
         """
         self._check_process()
         try:
@@ -75,7 +78,7 @@ class RequestLock:
                 yield False
                 return
             try:
-                self._interrupt = interrupt  # before the look at what `close` has set
+                self._interrupt = interrupt  # first, so that a `close` from now on cancels it
                 self.check_open()
                 yield True
             finally:
@@ -85,22 +88,25 @@ class RequestLock:
 
     @property
     def wanted(self) -> bool:
-        """True if a request waits for the lock, or the models are to be freed."""
+        """True if a request waits for the lock, or the engine is closed."""
         return bool(self._waiting) or self._closed
 
     @property
     def wanted_soon(self) -> bool:
-        """True if a request with a time limit waits for the lock, or the models are to be freed."""
+        """True if a request with a time limit waits for the lock, or the engine is closed."""
         return self._closed or any(math.isfinite(i.left_s()) for i in tuple(self._waiting))
 
     @property
     def is_open(self) -> bool:
-        """True before `close`, in the process that has loaded."""
+        """True before `close`, in the process that has loaded the models."""
         return not self._closed and os.getpid() == self._process
 
     @contextlib.contextmanager
     def between_requests(self) -> Iterator[bool]:
-        """Hold the lock if nobody runs, waits or has closed the engine; else give False."""
+        """Hold the lock and yield True if no request runs or waits and the engine is open.
+
+        Else yield False.
+        """
         if self.wanted or not self._lock.acquire(blocking=False):
             yield False
             return
@@ -111,8 +117,9 @@ class RequestLock:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
-        """Hold the lock once the running request has ended, though others may wait; give False if
-        the engine is closed.
+        """Hold the lock once the running request has ended, even if others wait; yield True.
+
+        Yield False if the engine is closed.
         """
         while not self._lock.acquire(timeout=0.05):
             if not self.is_open:
@@ -124,8 +131,9 @@ class RequestLock:
             self._release()
 
     def cancel(self) -> None:
-        """Cancel the running request, or if none runs, all that have begun and wait for their turn;
-        may be called from any thread, and in a handler of a signal.
+        """Cancel the running request; if none runs, cancel all that wait for their turn.
+
+        It may be called from any thread and from a signal handler.
         """
         running = self._interrupt
         begun = [running] if running else [each() for each in tuple(self._begun)]
@@ -134,9 +142,9 @@ class RequestLock:
                 interrupt.cancel()
 
     def close(self) -> None:
-        """Cancel the running request and free the models, at the latest when it has ended.
+        """Cancel the running request, and free the models as soon as no request runs.
 
-        Nothing is freed in a forked process: what it has is the parent's.
+        Nothing is freed in a forked process, because the models belong to its parent.
         """
         self._closed = True
         if os.getpid() == self._process:
@@ -144,7 +152,7 @@ class RequestLock:
             self._free()
 
     def check_open(self) -> None:
-        """Raise EdgeSpecError after `close`, and in a process forked from the one that loaded."""
+        """Raise EdgeSpecError after `close`, and in a fork of the process that has loaded."""
         self._check_process()
         if self._closed:
             raise EdgeSpecError("this engine is closed; load the model again")
@@ -158,7 +166,7 @@ class RequestLock:
             )
 
     def _take(self, interrupt: Interrupt) -> bool:
-        """Wait for the lock; return False if the request has ended before."""
+        """Wait for the lock and return True; return False if the request ends before its turn."""
         me = threading.get_ident()
         self._waiting.add(interrupt)
         try:
@@ -174,9 +182,9 @@ class RequestLock:
         return True
 
     def _refuse(self, me: int) -> None:
-        """Raise EngineBusy if this thread must not wait for the request that runs.
+        """Raise EngineBusy if thread `me` must not wait for the running request.
 
-        Work between requests is no request: it gives way at once.
+        Work between requests does not count as a request, because it gives way at once.
         """
         if self._holder is None:
             return
@@ -194,7 +202,7 @@ class RequestLock:
             self._free()
 
     def _free(self) -> None:
-        """Free the models, unless a request is running: its end does."""
+        """Free the models, unless a request is running; they are then freed when it ends."""
         if self._lock.acquire(blocking=False):
             try:
                 self._free_models()

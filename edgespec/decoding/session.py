@@ -1,4 +1,4 @@
-"""The loop: choose, draft, verify, accept, observe, yield."""
+"""The loop of a request: choose, draft, verify, accept, observe, yield."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .steps import budget_of, count_predicted, predicted, record, stats_of
 
 
 class Session:
-    """The loop of requests, one after the other, on one target; for one thread at a time.
+    """Runs requests on one target, one after the other; for one thread at a time.
 
-    rates: what drafters and policy have learned, by default nothing yet. clock: returns seconds.
+    rates: the rates that drafters and policy have learned, by default none yet. clock: returns
+    seconds.
 
-    A request that was left half-way (cancelled, closed, failed) leaves nothing that the next
-    one could trip over: every `begin` aligns caches with its own prompt.
+    A request that is cancelled, closed or fails does not affect the next one, because every
+    `begin` aligns the caches with its own prompt.
     """
 
     def __init__(
@@ -48,15 +49,15 @@ class Session:
         return self._verifier.n_ctx
 
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
-        """Yield "prefill" and "token" events until `output` has a finish reason.
+        """Yield "prefill", "token" and "notice" events until `output` has a finish reason.
 
-        Raises ContextFull, VerifierError and its kinds, DecodeError.
+        Raises ContextFull, DecodeError, and VerifierError or a subclass.
         """
         began = self._clock()
         stats.num_prompt_tokens = len(request.prompt)
         try:
             yield from self._prefill(request, stats)
-            if request.abort and request.abort():  # its form may not have been compiled
+            if request.abort and request.abort():  # if so, its constraint may not be compiled
                 raise Aborted("stopped before the first token")
             yield from self._steps(request, output, stats, began)
         except Aborted:
@@ -120,7 +121,7 @@ class Session:
                 output.finish(reason)
 
     def _verify(self, draft: Draft) -> Verdict:
-        """Verify a draft; while a remote target does that, models may draft ahead."""
+        """Verify a draft; models may draft ahead while a remote target does so."""
         remote = self._remote
         if remote is None:
             return self._verifier.verify(draft)

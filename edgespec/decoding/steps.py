@@ -13,7 +13,7 @@ from ..verifiers.base import Verifier
 def budget_of(request: Request, verifier: Verifier, n_context: int, n_emitted: int) -> Budget:
     """Return the limits of a step, which emits one token more than it accepts.
 
-    n_context: tokens of prompt and output; n_emitted: of the output.
+    n_context: the number of tokens in prompt and output. n_emitted: that of the output alone.
     """
     params = request.params
     remaining = verifier.n_ctx - n_context + 1
@@ -28,7 +28,11 @@ def budget_of(request: Request, verifier: Verifier, n_context: int, n_emitted: i
 def stats_of(
     draft: Draft, verdict: Verdict, n_emitted: int, n_past: int, times: tuple[float, float]
 ) -> StepStats:
-    """Return the statistics of a step. times: seconds of drafting, and of the whole step."""
+    """Return the statistics of a step.
+
+    n_past: tokens in the context without the last emitted one. times: seconds of drafting, and of
+    the complete step.
+    """
     draft_s, total_s = times
     return StepStats(
         source=draft.source,
@@ -48,9 +52,9 @@ def stats_of(
 def record(stats: Stats, step: StepStats, elapsed_s: float, plain_s: float) -> None:
     """Add a step to the statistics of its request.
 
-    elapsed_s: seconds since the request began. plain_s: those of a plain step, 0 if not known.
+    elapsed_s: seconds since the request began. plain_s: seconds of a plain step, 0 if not known.
     """
-    if not stats.num_spec_steps:  # the rest of the prompt went with the first step
+    if not stats.num_spec_steps:  # the first step has read the rest of the prompt
         stats.num_prefilled_tokens = stats.num_prompt_tokens - stats.num_cached_tokens
         stats.time_to_first_token_s = elapsed_s
     else:
@@ -76,9 +80,10 @@ def count_predicted(
     draft: Draft,
     tokens: Sequence[int],
 ) -> None:
-    """Count the drafted tokens of a step that a prediction holds, accepted ones and others.
+    """Count the accepted and the rejected drafted tokens of a step that a prediction contains.
 
-    known: from `predicted`. before: the two tokens before the draft. tokens: the accepted ones.
+    known: the trigrams from `predicted`. before: the two tokens before the draft. tokens: the
+    accepted tokens.
     """
     before = [-1, -1, *before][-2:]  # a prompt may have one token only
     parents = draft.parents or range(-1, len(draft.tokens) - 1)

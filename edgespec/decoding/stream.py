@@ -1,4 +1,4 @@
-"""The events of one request, for `for` and for `with`."""
+"""A stream of the events of one request, for use in `for` and `with`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stream(Generator[Event, None, None]):
         return self._events.send(value)
 
     def throw(self, *error: Any) -> Event:
-        """Raise an error where the request is now, which ends it."""
+        """Raise an error at the request's present point, which ends the request."""
         return self._events.throw(*error)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Drafters guess the target's next tokens: one file for each, which registers itself.
+"""Drafters, which guess the target's next tokens. Each has a file here and registers itself.
 
-docs/how-to/write-a-drafter.md says what one has to do. Other packages name theirs in the
-entry-point group `edgespec.drafters`.
+docs/how-to/write-a-drafter.md says what a drafter has to do. Other packages name their drafters in
+the entry-point group `edgespec.drafters`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from .base import Drafter, DrafterContext
 
 Made = TypeVar("Made", bound="Drafter")
-METHODS = ("auto", "none")  # besides the names of drafters
+METHODS = ("auto", "none")  # methods in addition to the names of drafters
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(registry.Entry):
     """A drafter that can be asked for by name.
 
-    uses_model: it needs a draft model. automatic: "auto" uses it, if it is one of edgespec's own.
-    trees: it is for targets that evaluate trees, and "auto" leaves it out for others.
+    uses_model: the drafter needs a draft model. automatic: the method "auto" uses it, if it is one
+    of edgespec's own. trees: the drafter is made for targets that evaluate trees; "auto" leaves it
+    out for other targets.
     """
 
     uses_model: bool = False
@@ -51,8 +52,8 @@ def register(
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Register the decorated function, which makes a drafter from a DrafterContext.
 
-    Options of the drafter are its keyword-only arguments. summary: what it drafts from, in a few
-    words. Raises ConfigError for a name that cannot be, or that another drafter has.
+    The function's keyword-only arguments are the drafter's options. summary: what it drafts from,
+    in a few words. Raises ConfigError for a name that is invalid or already taken.
     """
 
     def add(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -63,8 +64,9 @@ def register(
 
 
 def chosen(method: str) -> list[Entry]:
-    """Return the drafters that a `SpeculativeConfig.method` asks for: "auto", "none", or names
-    separated by commas. Raises ConfigError for an unknown name.
+    """Return the drafters that `method`, a `SpeculativeConfig.method`, asks for.
+
+    It is "auto", "none", or names separated by commas. Raises ConfigError for an unknown name.
     """
     if method == "none":
         return []
@@ -79,7 +81,7 @@ def chosen(method: str) -> list[Entry]:
 
 
 def make(entries: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
-    """Make drafters, each with those of `context.config.options` that it takes."""
+    """Make the drafters, and give each of them the options in `context.config.options` it takes."""
     from .base import Drafter
 
     options = context.config.options
@@ -89,8 +91,9 @@ def make(entries: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
 def check_options(
     options: Mapping[str, Any], entries: Iterable[Entry], others: Iterable[str] = ()
 ) -> None:
-    """Raise ConfigError for an option that none of these drafters takes. others: options of the
-    policy.
+    """Raise ConfigError for an option that none of these drafters takes.
+
+    others: the names of the policy's options, which are allowed as well.
     """
     entries = list(entries)
     taken = [name for entry in entries for name in entry.options] + list(others)

@@ -1,8 +1,8 @@
 """An online suffix automaton, which knows every substring of a growing text.
 
-Blumer et al. 1985; for drafting: SAM decoding (arXiv 2411.10666). The suffix link of the newest
-state is the longest ending that was seen before. Each state counts how often its substrings
-occurred.
+It was described by Blumer et al. in 1985, and used for drafting by SAM decoding (arXiv 2411.10666).
+The suffix link of the newest state leads to the longest ending that was seen before. Each state
+counts how often its substrings occurred.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Request
 
-SEPARATOR = -1  # between texts that do not follow each other: never drafted
-_OPENING = 32  # tokens at the end of a prompt that a prediction is read after
+SEPARATOR = -1  # separates texts that do not follow each other; never drafted
+_OPENING = 32  # last tokens of the prompt that are put before a prediction
 _COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
 
 
 class SuffixAutomaton:
     """An automaton that knows every substring of a growing text.
 
-    Its states are parallel lists: length of the longest substring, suffix link, transitions,
-    occurrences, end position of the latest occurrence. The newest position is counted when
-    the next token comes, so that `suffix()` finds earlier occurrences only.
+    Its states are kept in parallel lists, with one entry per state: the length of its longest
+    substring, its suffix link, its transitions, the number of its occurrences, and the end position
+    of the latest one. `suffix()` finds earlier occurrences only, never the end of the text itself.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,14 @@ class SuffixAutomaton:
         self._count_newest()
 
     def suffix(self) -> tuple[int, int]:
-        """Return (state, length) of the longest ending that occurred before; length 0 if none."""
+        """Return (state, length) of the longest ending that occurred before; length is 0 if none
+        did.
+        """
         state = self._link[self._last] if self._last else 0
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Return (state, length) of the longest ending of a match and one more token."""
+        """Return (state, length) of the longest known ending of a match followed by `token`."""
         while state > 0 and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -57,8 +59,10 @@ class SuffixAutomaton:
         return (0, 0) if after is None else (after, length + 1)
 
     def continuations(self, state: int, limit: int) -> list[tuple[int, int, int]]:
-        """Return up to `limit` (token, hits, times) that followed a state, the latest first, then
-        the most frequent: `hits` times out of `times`.
+        """Return up to `limit` tokens that followed a state, each as (token, hits, times).
+
+        The token followed `hits` times out of `times`. The latest token comes first, then the most
+        frequent ones.
         """
         newest = len(self.tokens) - 1
         times = max(1, self._count[state] - (self._end[state] == newest))
@@ -81,7 +85,9 @@ class SuffixAutomaton:
         return [(token, max(1, min(-count, times)), times) for count, _, token in entries[:limit]]
 
     def shorter(self, state: int) -> tuple[int, int]:
-        """Return (state, length) of the longest shorter ending that occurred in more places."""
+        """Return (state, length) of the longest among the shorter endings that occurred in more
+        places.
+        """
         link = max(self._link[state], 0)
         return link, self._length[link]
 
@@ -95,7 +101,10 @@ class SuffixAutomaton:
             state = self._link[state]
 
     def _split(self, walk: int, token: int) -> int:
-        """Return the state of exactly (text of `walk`) + token, split off a longer one."""
+        """Return the state whose longest text is the one of `walk` plus `token`.
+
+        Where that text belongs to a state of longer texts, a new state is split off.
+        """
         target = self._next[walk][token]
         if self._length[walk] + 1 == self._length[target]:
             return target
@@ -118,8 +127,9 @@ class SuffixAutomaton:
 
 
 def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
-    """Return an automaton that has read a request's conversation: the given one, if it has read the
-    beginning of it, else a new one.
+    """Return an automaton that has read a request's conversation.
+
+    It is `automaton` itself if that has read a beginning of the conversation, else a new one.
     """
     text = _text(request)
     known = len(automaton.tokens)
@@ -131,8 +141,10 @@ def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
 
 
 def _text(request: Request) -> list[int]:
-    """Return what is known before an answer: texts of the conversation that have left the prompt,
-    the prompt's end as it would go on if the prediction came true, and the prompt.
+    """Return the tokens that are known before the answer, with SEPARATOR between the parts.
+
+    The parts are the texts of the conversation that have left the prompt, the last tokens of the
+    prompt followed by the prediction, and the prompt.
     """
     earlier = [*request.earlier, SEPARATOR] if request.earlier else []
     opening = request.prompt[-_OPENING:] if request.prediction else ()

@@ -19,27 +19,27 @@ from ..types import Distribution, Requires, Verified, Work
 Tokens = npt.NDArray[np.int32]
 
 State = Any
-"""A text, as a drafter sees it: the answer so far and guesses after it."""
+"""A drafter's own representation of a text: the answer so far, and guesses after it."""
 
 NOWHERE = None
 """The state of a text after which a drafter guesses nothing, whatever follows."""
 
 NOT_DRAWN = -1
-"""In place of a token that is drawn only if it is worth its time."""
+"""A placeholder for a token that is drawn only if it turns out to be worth its time."""
 
 Children = Sequence[tuple[int, float]]
-"""Tokens that may follow a text, each with the probability that it is accepted after it."""
+"""Tokens that may follow a text, each with the probability that the target accepts it there."""
 
-LEAST = 0.02  # on no device does it pay to draft tokens that are accepted this seldom
-TRUST = 0.8  # what unlikely guesses are estimated at counts so much: the best of many is too good
+LEAST = 0.02  # tokens with a lower acceptance probability are not worth their time on any device
+TRUST = 0.8  # factor on estimates of unlikely guesses: the highest of many estimates is too high
 
 
 class Role(IntEnum):
-    """Says what a policy lets a drafter do in an answer.
+    """The part that a policy lets a drafter play in an answer.
 
-    MATCHED: guess tokens, which are accepted where the target chooses the same. DRAWN: only one
-    token after each text can pay; a model may draw it, and the acceptance rule weighs it then with
-    what it was drawn from.
+    OFF: it does not draft. MATCHED: it guesses tokens, which are accepted where the target chooses
+    the same ones. DRAWN: only one token after each text can be worth its time. A model may draw
+    that token; the acceptance rule then uses the distribution that it was drawn from.
     """
 
     OFF = 0
@@ -48,13 +48,14 @@ class Role(IntEnum):
 
 
 class Forecast(NamedTuple):
-    """Says how a model's next draft may turn out, by its last ones, and how it is evaluated.
+    """The expected outcome of a model's next draft, estimated from its last ones.
 
-    histogram: pairs (share of drafts, acceptance probability of their first token), one for each
-    class of how sure the model was of it. rate: acceptance rate of a further token after accepted
-    ones. n_choices: after one text. max_depth: most tokens on a path, 0 for any number. one_pass:
-    the first evaluation guesses them all. together: most states of one evaluation. max_leaves: most
-    leaves of a tree of evaluated states.
+    It also says how the model is evaluated. histogram: pairs (share of drafts, acceptance
+    probability of their first token), one for each class of the model's confidence in that token.
+    rate: the acceptance rate of a token that follows accepted ones. n_choices: the number of tokens
+    guessed after one text. max_depth: most tokens on a path, 0 for no limit. one_pass: the first
+    evaluation guesses all tokens of a path. together: most states in one evaluation. max_leaves:
+    most leaves of a tree of evaluated states.
     """
 
     histogram: tuple[tuple[float, float], ...]
@@ -72,13 +73,13 @@ class Forecast(NamedTuple):
 
 
 class Drafter:
-    """Something cheap that guesses the target's next tokens. Subclasses say what differs.
+    """Something cheap that guesses the target's next tokens. Subclasses override what differs.
 
-    It says what may follow a text, and never decides what that is worth. name: under which
-    statistics count its guesses. wide: most of its guesses are unlikely; it rests where those
-    cannot pay. evaluates: it evaluates a model to guess, and has
-    `forecast`, `work`, `expand` and `draw` in place of `children`.
-    reads_states: it reads hidden states of the target, which take it time to give.
+    A drafter says which tokens may follow a text; it never decides whether they are worth their
+    time. name: the name under which statistics count its guesses. wide: most of its guesses are
+    unlikely, so it is not used where unlikely guesses are not worth their time. evaluates: it
+    evaluates a model to guess, and has `forecast`, `work`, `expand` and `draw` in place of
+    `children`. reads_states: it reads hidden states of the target, which take the target time.
     """
 
     name = ""
@@ -87,9 +88,9 @@ class Drafter:
     reads_states = False
 
     def begin(self, request: Request, role: Role) -> Requires | None:
-        """Begin a request, and return what it needs of the target, if it needs anything.
+        """Begin a request; return what the drafter needs from the target, None for nothing.
 
-        role: MATCHED or DRAWN. The state that an earlier request left must not matter.
+        role: MATCHED or DRAWN. State that an earlier request left behind must not matter.
         """
         return None
 
@@ -98,71 +99,82 @@ class Drafter:
         return ()
 
     def step(self, state: State, token: int) -> State:
-        """Return the state after one more token, whoever guessed it."""
+        """Return the state after one more token, which any drafter may have guessed."""
         return (*state, token)
 
     def children(self, state: State, least: float = 0.0) -> Children:
-        """Return what may follow a state, the likeliest first; without a model, for nothing, and
-        always the same. Children below `least` may be left out.
+        """Return the tokens that may follow a state, the likeliest first.
+
+        This evaluates no model, takes next to no time, and gives the same result each time. Tokens
+        with a probability below `least` may be left out.
         """
         return ()
 
     def expand(self, states: Sequence[State]) -> list[Children]:
-        """Evaluate the model, and return what may follow each state, the likeliest first: for a
-        token that `draw` would draw, (NOT_DRAWN, probability) alone. Raises as `Model.decode`.
+        """Evaluate the model; return the tokens that may follow each state, the likeliest first.
+
+        Where `draw` would draw the token, the only entry is (NOT_DRAWN, probability). Raises the
+        errors of `Model.decode`.
         """
         raise NotImplementedError
 
     def forecast(self) -> Forecast:
-        """Return what the model is expected to guess."""
+        """Return the expected outcome of the model's next draft."""
         raise NotImplementedError
 
     def work(self, states: Sequence[State]) -> Work | None:
-        """Return what evaluating these states takes, all that is to be read before them included:
-        no tokens where that was done before, None where it cannot be done.
+        """Return the work of evaluating these states, None if they cannot be evaluated.
+
+        It includes all tokens that have to be read first. It has 0 tokens if the states were
+        evaluated before.
         """
         raise NotImplementedError
 
     def draw(self, state: State) -> tuple[int, Distribution]:
-        """Draw the token after a state that was expanded; return what it was drawn from as well."""
+        """Draw the token after an expanded state; return it and the distribution it was drawn
+        from.
+        """
         raise NotImplementedError
 
     def accept(self, verified: Verified) -> None:
         """Learn from the emitted tokens, drafted or not."""
 
     def learned(self) -> Mapping[str, Any]:
-        """Return what goes on in another process, as `Learns` has it; nothing by default."""
+        """Return what was learned, for a later process, as in `Learns`; nothing by default."""
         return {}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned."""
 
     def learned_tokens(self) -> Mapping[str, Tokens]:
-        """Return tokens of texts, which are private, by names of its own; none by default."""
+        """Return what was learned that holds tokens of texts, under names of the drafter's own.
+
+        Such tokens are private. There are none by default.
+        """
         return {}
 
     def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
-        """Take what `learned_tokens` returned, as `relearn`."""
+        """Take what `learned_tokens` returned in an earlier process."""
 
     def close(self) -> None:
-        """Free everything, and write what is kept. Calling it twice is harmless."""
+        """Free everything, and write to disk what is kept there. Calling it twice is harmless."""
 
 
 @runtime_checkable
 class Learns(Protocol):
-    """A drafter or policy that goes on in another process with what it has learned.
+    """A drafter or policy that can hand on what it has learned to a later process.
 
-    What is kept holds no text: rates by kind of evidence.
+    Only rates by kind of evidence are handed on, never text.
     """
 
     def learned(self) -> Mapping[str, Any]:
-        """Return what was learned so far as plain data for JSON, under names of its own."""
+        """Return what was learned so far, as plain data for JSON under names of the part's own."""
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned in an earlier process.
 
-        It may hold names that this one does not know. Raises ValueError, TypeError or KeyError for
-        values that cannot be, and is then as before.
+        `state` may hold unknown names, which are ignored. Raises ValueError, TypeError or KeyError
+        for impossible values; nothing has changed then.
         """
 
 
@@ -170,13 +182,13 @@ class Learns(Protocol):
 class DrafterContext:
     """The parts that a drafter may be made from.
 
-    config: the user's settings, `config.options` among them. vocab_size: of the target. target:
-    the target itself, None where it is on another machine. tokenizer: the target's.
-    draft_model: the model that was loaded to draft with, if any. max_leaves: most leaves of a tree
-    that the target evaluates; 1: it takes chains only. states: the target's hidden states by
-    position, of the layers that drafters required; None where it gives none. draft_s: returns the
-    seconds in which the draft model evaluates so many tokens after so many cached ones; None
-    where that is not known.
+    config: the user's settings; they include `config.options`. vocab_size: the target's vocabulary
+    size. target: the target itself, None if it is on another machine. tokenizer: the target's
+    tokenizer. draft_model: the model that was loaded to draft with, if any. max_leaves: most leaves
+    of a tree that the target evaluates; 1 if it takes chains only. states: the target's hidden
+    states by position, for the layers that drafters required; None if it gives none. draft_s: a
+    function of n_tokens and n_cached that returns the seconds in which the draft model evaluates
+    `n_tokens` tokens after `n_cached` cached ones, None if that is not known.
     """
 
     config: SpeculativeConfig

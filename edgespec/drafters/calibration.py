@@ -1,4 +1,4 @@
-"""The share of guesses that come true, by kind of evidence, learned while it is used."""
+"""The share of guesses that come true for each kind of evidence, learned during use."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from .base import Children, Drafter, State
 _MOST_KINDS = 4096
 
 Evidence = tuple[int, Hashable, float]
-"""A guessed token, the kind of evidence for it, and its prior: the first guess's is a probability,
-that of the others a share of what those before leave.
+"""A guessed token, the kind of evidence for it, and its prior.
+
+The prior of the first guess is a probability. The prior of a later guess is a share of the
+probability that the guesses before it leave.
 """
 
 
 class Calibration:
     """Shares of hits by kind of evidence.
 
-    strength: the prior weighs like so many observations. memory: an observation weighs half after
-    about 0.7 * memory later ones of its kind.
+    strength: the number of observations that the prior weighs as much as. memory: an observation
+    weighs half as much after about 0.7 * memory later ones of its kind.
     """
 
     def __init__(self, strength: float = 8, memory: float = 150) -> None:
@@ -30,7 +32,7 @@ class Calibration:
         self._seen: dict[Hashable, tuple[float, float]] = {}
 
     def estimate(self, kind: Hashable, prior: float) -> float:
-        """Return the probability of a hit; `prior` is that of a kind never observed."""
+        """Return the probability of a hit; it is `prior` for a kind that was never observed."""
         hits, n = self._seen.get(kind, (0.0, 0.0))
         return (prior * self._strength + hits) / (self._strength + n)
 
@@ -40,7 +42,10 @@ class Calibration:
         self._seen[kind] = self._keep * hits + hit, self._keep * n + 1
 
     def probs(self, evidence: Iterable[Evidence], least: float = 0.0) -> list[tuple[int, float]]:
-        """Return guesses of one token with their probabilities; few below `least`."""
+        """Return the guesses of one token with their probabilities.
+
+        It stops once the guesses so far leave less than `least` to further ones.
+        """
         probs: list[tuple[int, float]] = []
         left = 1.0
         for token, kind, prior in evidence:
@@ -52,7 +57,7 @@ class Calibration:
         return probs
 
     def observe_all(self, evidence: Iterable[Evidence], token: int) -> bool:
-        """Learn which guess was right, and return whether it was the first."""
+        """Learn which guess was right; return True if it was the first one."""
         is_first = False
         for rank, (guess, kind, _) in enumerate(evidence):
             self.observe(kind, guess == token)
@@ -60,14 +65,14 @@ class Calibration:
         return is_first
 
     def learned(self) -> list[tuple[Hashable, float, float]]:
-        """Return (kind, hits, observations) for JSON, of the kinds that were observed most."""
+        """Return (kind, hits, observations) of the most observed kinds, for JSON."""
         most_seen = sorted(self._seen.items(), key=lambda entry: -entry[1][1])
         return [(kind, hits, n) for kind, (hits, n) in most_seen[:_MOST_KINDS]]
 
     def relearn(self, state: Sequence[Sequence[Any]]) -> None:
-        """Take what `learned` returned: older than all that is observed from now on.
+        """Take what `learned` returned; it counts as older than all later observations.
 
-        Raises ValueError or TypeError for what cannot be, and is then as before.
+        Raises ValueError or TypeError for impossible values; nothing has changed then.
         """
         seen: dict[Hashable, tuple[float, float]] = {}
         for kind, hits, n in state[:_MOST_KINDS]:
@@ -79,21 +84,21 @@ class Calibration:
 
 
 class CalibratedDrafter(Drafter):
-    """A lookup that learns how often guesses of each kind come true."""
+    """A lookup drafter that learns how often guesses of each kind come true."""
 
     def __init__(self) -> None:
         self._calibration = Calibration()
 
     def evidence(self, state: State) -> Iterable[Evidence]:
-        """Return what speaks for tokens after a state, the likeliest first."""
+        """Return the tokens that may follow a state with the evidence for them, likeliest first."""
         return ()
 
     def children(self, state: State, least: float = 0.0) -> Children:
-        """Return what may follow a state, by how often such guesses came true."""
+        """Return the tokens that may follow a state; learned hit rates give the probabilities."""
         return self._calibration.probs(self.evidence(state), least)
 
     def learned(self) -> dict[str, Any]:
-        """Return the share of right guesses by kind of evidence, as Learns has it."""
+        """Return the share of right guesses by kind of evidence, as in `Learns`."""
         return {self.name: self._calibration.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
@@ -102,7 +107,7 @@ class CalibratedDrafter(Drafter):
 
 
 def _hashable(kind: Any) -> Hashable:
-    """Return a kind of evidence that went through JSON as it was: lists were tuples."""
+    """Return a kind of evidence as it was before it went through JSON: lists become tuples."""
     if isinstance(kind, list | tuple):
         return tuple(map(_hashable, kind))
     hash(kind)

@@ -1,4 +1,4 @@
-"""The confidence of a draft model in its tokens, and the share that is then accepted."""
+"""A draft model's confidence in its tokens, and the share of them that is accepted."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Any, NamedTuple
 
 from .calibration import Calibration
 
-_CLASSES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)  # a row's largest probability
+_CLASSES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)  # bounds, confidence_class()
 _ACCEPTED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # prior, by class
-_CONDITIONAL = 0.85  # prior of a token after accepted ones
+_CONDITIONAL = 0.85  # prior acceptance rate of a token that follows accepted ones
 _DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by class of first tokens
-_RECENT = 24  # drafts that the recent past consists of
-_PRIOR_SHARE = 0.6  # of what an answer's first draft is expected to be like; else like others
-_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # of what likelier tokens leave: classes of others
+_RECENT = 24  # drafts that count as recent
+_PRIOR_SHARE = 0.6  # weight of the prior when an answer begins; earlier answers have the rest
+_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # bounds: share of what likelier ones leave
 _OTHERS = (0.12, 0.2, 0.34, 0.45, 0.56, 0.68, 0.75, 0.95)  # prior: right if likelier ones are wrong
-_REMEMBERED = 40  # outcomes of a class: how often it agrees depends on what the text is about
+_REMEMBERED = 40  # outcomes of a class: few, since they depend on what the text is about
 
 
 Kind = tuple[str, int, int]
-"""The class of a token that is not a row's likeliest: how it was chosen, rank, share."""
+"""The class of a token that is not a row's likeliest: how it was chosen, its rank, and its share of
+the probability that likelier tokens leave, as a class.
+"""
 
 
 class Choices(NamedTuple):
-    """The tokens that a draft model would say next, the likeliest first.
+    """The tokens that a draft model would choose next, the likeliest first.
 
-    confidence: class of the first. kinds: of the others.
+    confidence: the class of the first token. kinds: the classes of the other tokens.
     """
 
     tokens: tuple[int, ...]
@@ -36,14 +38,14 @@ class Choices(NamedTuple):
 
 
 NOTHING = Choices((), 0)
-"""What a model may say of which no token is allowed."""
+"""The choices of a model where none of its tokens is allowed."""
 
 
 class Confidence:
-    """Acceptance by class of confidence, learned from the outcomes of drafts.
+    """Acceptance probabilities by class of confidence, learned from the outcomes of drafts.
 
-    A class is a range of the largest probability in the draft model's row. probs: acceptance
-    probability of each class. conditional_rate: acceptance rate of tokens after accepted ones.
+    A class is a range of the largest probability in the draft model's row. probs: the acceptance
+    probability of each class. conditional_rate: the acceptance rate of tokens after accepted ones.
     """
 
     def __init__(self) -> None:
@@ -51,11 +53,11 @@ class Confidence:
         self.probs = list(_ACCEPTED)
         self.conditional_rate = _CONDITIONAL
         self._all = list(_DRAFTS)  # drafts that began with each class
-        self._recent = list(_DRAFTS)  # the same of this answer's last drafts
+        self._recent = list(_DRAFTS)  # the same for this answer's last drafts
         self._histogram: tuple[tuple[float, float], ...] = ()  # kept until something changes
 
     def begin(self) -> None:
-        """Begin an answer, whose drafts are expected to be nearer to the prior than the last."""
+        """Begin an answer; its drafts are expected to be nearer to the prior than the last ones."""
         prior = _PRIOR_SHARE * _RECENT / sum(_DRAFTS)
         learned = (1 - _PRIOR_SHARE) * _RECENT / sum(self._all)
         counts = zip(_DRAFTS, self._all, strict=True)
@@ -63,12 +65,13 @@ class Confidence:
         self._histogram = ()
 
     def learned(self) -> dict[str, Any]:
-        """Return outcomes by class, and how many drafts began with each, for JSON."""
+        """Return the outcomes by class, and how many drafts began with each class, for JSON."""
         return {"outcomes": self._calibration.learned(), "drafts": self._all}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned. Raises ValueError, TypeError or KeyError for what cannot
-        be, and is then as before.
+        """Take what `learned` returned.
+
+        Raises ValueError, TypeError or KeyError for impossible values; nothing has changed then.
         """
         drafts = [float(n) for n in state["drafts"]]
         if len(drafts) != len(_DRAFTS) or not all(0 < n < math.inf for n in drafts):
@@ -89,7 +92,7 @@ class Confidence:
         return self._histogram
 
     def split(self, choices: Choices) -> list[float]:
-        """Return the acceptance probability of each of the choices after one text."""
+        """Return the acceptance probability of each of the choices."""
         shares = [self.probs[choices.confidence]]
         left = 1 - shares[0]
         for kind in choices.kinds:
@@ -98,7 +101,11 @@ class Confidence:
         return shares
 
     def observe_choices(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
-        """Learn from the token that came, drafted or not. Any of the choices can be accepted."""
+        """Learn from the token that was emitted, drafted or not.
+
+        Any of the choices could have been accepted. after_accepted: the token follows accepted ones
+        of the same draft.
+        """
         if not choices.tokens:
             return
         hit = choices.tokens[0] == token
@@ -120,7 +127,7 @@ class Confidence:
         self._histogram = ()
 
     def observe(self, confidence: int, accepted: bool, *, after_accepted: bool) -> None:
-        """Learn from the outcome of one drafted token."""
+        """Learn from the outcome of one token, the model's first choice."""
         self._calibration.observe(confidence, accepted)
         self.probs[confidence] = self._calibration.estimate(confidence, _ACCEPTED[confidence])
         if after_accepted:
@@ -128,7 +135,7 @@ class Confidence:
         self._histogram = ()
 
     def _observe_next(self, accepted: bool) -> None:
-        """Learn from the outcome after an accepted token."""
+        """Learn from the outcome of a token that follows an accepted one."""
         self._calibration.observe("after accepted", accepted)
         self.conditional_rate = self._calibration.estimate("after accepted", _CONDITIONAL)
 
@@ -141,7 +148,8 @@ def confidence_class(prob: float) -> int:
 def choices_of(kind: str, found: Sequence[tuple[int, float]], sure: float) -> Choices:
     """Return the choices of a row whose largest probability is `sure`.
 
-    found: tokens, each with its share of what likelier ones leave; kind: how they were chosen.
+    found: tokens, each with its share of the probability that likelier tokens leave. kind: how the
+    tokens were chosen, "race" or "likeliest".
     """
     kinds = [
         (kind, rank, bisect.bisect_left(_SHARES, share))

@@ -1,7 +1,7 @@
-"""A model that drafts for a target with the same vocabulary: its likeliest tokens, or drawn ones.
+"""A draft model with the target's vocabulary, which guesses its likeliest tokens or draws them.
 
-Its further choices after a text cost nothing, for the row is there; what follows them costs an
-evaluation, which growth asks for where it pays.
+One logits row gives several choices for the next token at no further cost. Going on after one of
+them costs an evaluation, which growth asks for where it is worth its time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from .window import Window
 
 _CERTAIN = confidence_class(1.0)
 _TOGETHER = 4  # nodes evaluated together
-_ROOM = 31  # tokens that should fit after the text: a draft
+_ROOM = 31  # tokens that should fit after the text: the length of a draft
 
 
 class _Said(NamedTuple):
-    """The model's guesses after a text. drawn_from: of a token that would be drawn."""
+    """The model's guesses after a text.
+
+    drawn_from: the distribution to draw from, None where no token is drawn.
+    """
 
     choices: Choices
     children: Children
@@ -36,10 +39,11 @@ _SILENT = _Said(NOTHING, ())
 
 
 class Text:
-    """A state: the text so far, with no text before it, or what goes on from another one.
+    """A state of the drafter: the text so far, or a text that continues another by one token.
 
-    path: its tokens after the text so far. after: texts with one more token. said: what the model
-    guesses next, None before it was evaluated. place: in the tree that grows where the cache ends.
+    before: the text that it continues, None for the text so far. path: its tokens after the text so
+    far. after: texts with one more token, by that token. said: the model's guesses after it, None
+    until it is evaluated. place: its node in the tree that grows at the end of the cache.
     """
 
     __slots__ = ("after", "before", "path", "place", "said")
@@ -51,7 +55,7 @@ class Text:
         self.place: int | None = None
 
     def along(self, tokens: Sequence[int]) -> Iterator[Text]:
-        """Yield the text after each of these tokens, as far as anybody has asked for it."""
+        """Yield the text after each of these tokens, up to the first that was never asked for."""
         text = self
         for token in tokens:
             if token not in text.after:
@@ -60,7 +64,7 @@ class Text:
             yield text
 
     def become_root(self) -> None:
-        """Become the text so far. What was said after it stays true, but for what is drawn."""
+        """Become the text so far. Guesses after it stay valid, except those that are drawn."""
         n, waiting = len(self.path), [self]
         self.before = None
         while waiting:
@@ -74,13 +78,13 @@ class Text:
 class ModelDrafter(Drafter):
     """Guesses with a model under the request's own sampling.
 
-    It proposes its `top_k` likeliest tokens, or draws one where the acceptance rule says so; with
-    coupled sampling it proposes those that win their races first. In the role DRAWN it guesses one
-    token after each text. It guesses nothing after a row whose largest probability is below
-    `p_min`: a decision made before drawing, so the acceptance rules stay exact.
+    It proposes its `top_k` likeliest tokens, or draws one where the acceptance rule says so. With
+    coupled sampling it proposes the tokens that win their races first. In the role DRAWN it guesses
+    one token after each text. It guesses nothing after a row whose largest probability is below
+    `p_min`. That is decided before drawing, so the acceptance rules stay exact.
 
-    It may see a window of the text only, as it does where its context is shorter. needs_probs:
-    somebody reads the probabilities that a greedy request would not have computed.
+    window: the part of the text that the model sees; by default as much as its context holds.
+    needs_probs: compute probabilities for greedy requests too, which could do without.
     """
 
     name = "draft_model"
@@ -110,15 +114,15 @@ class ModelDrafter(Drafter):
         can = model.capabilities
         self._can_grow, self._grows = can.grows and can.max_leaves > _TOGETHER, False
         self._context: list[int] = []
-        self._start = 0  # so many tokens of the text are left out of its view
-        self._known = 0  # so much of cache and view is known to be equal
+        self._start = 0  # number of tokens of the text that are left out of its view
+        self._known = 0  # number of first tokens in which cache and view are known to be equal
         self._root = Text()
         self._end: Text | None = None  # where the cache ends
-        self._grown: list[Text] = []  # of a tree that grows there
-        self._counted = False  # this step's first row
+        self._grown: list[Text] = []  # nodes of a tree that grows there
+        self._counted = False  # True once this step's first row was counted
 
     def begin(self, request: Request, role: Role) -> Requires | None:
-        """Begin a request; the cache is aligned when the first guess is asked for."""
+        """Begin a request. The cache is only aligned when the first guess is asked for."""
         self._request, self._context = request, list(request.prompt)
         params = request.params
         samples, alone = params.temperature > 0, role is Role.DRAWN or self._top_k == 1
@@ -135,7 +139,7 @@ class ModelDrafter(Drafter):
         return None
 
     def forecast(self) -> Forecast:
-        """Return what its last drafts were like."""
+        """Return the expected outcome of the next draft, estimated from the last ones."""
         return Forecast(
             self._confidence.histogram,
             self._confidence.conditional_rate,
@@ -149,14 +153,17 @@ class ModelDrafter(Drafter):
         return self._root
 
     def step(self, state: Text, token: int) -> Text:
-        """Return the text with one more token, the same one at each call."""
+        """Return the text with one more token; it is the same object at each call."""
         text = state.after.get(token)
         if text is None:
             text = state.after[token] = Text(state, (*state.path, token))
         return text
 
     def work(self, states: Sequence[Text]) -> Work | None:
-        """Return what evaluating these states takes, the text that was not read included."""
+        """Return the work of evaluating these states, including the text that is still unread.
+
+        It is None if they do not fit into the context or hold tokens that the model does not have.
+        """
         new = [text for text in states if text.said is None]
         if not new:
             return Work(0, 0)
@@ -176,7 +183,7 @@ class ModelDrafter(Drafter):
         return Work(n_seen + len(path) - known, known)
 
     def expand(self, states: Sequence[Text]) -> list[Children]:
-        """Return what the model says after each state."""
+        """Return the model's guesses after each state; evaluate those that are new."""
         new = [text for text in states if text.said is None]
         if new:
             n_cached = len(self._cache.tokens) + len(self._grown)
@@ -187,17 +194,17 @@ class ModelDrafter(Drafter):
         return [text.said.children for text in states if text.said]
 
     def draw(self, state: Text) -> tuple[int, Distribution]:
-        """Draw the token after a state, and return what it was drawn from."""
+        """Draw the token after a state; return it and the distribution it was drawn from."""
         said = state.said
         assert said
         assert said.drawn_from
         token = self._request.randomness.draw(said.drawn_from)
-        choices = said.choices._replace(tokens=(token,))  # this one can be learned from
+        choices = said.choices._replace(tokens=(token,))  # so that `_learn` learns from it
         state.said = said._replace(choices=choices)
         return token, said.drawn_from
 
     def accept(self, verified: Verified) -> None:
-        """Learn from all that was emitted, drafted or not, and keep what runs through it."""
+        """Learn from all emitted tokens, drafted or not, and keep the guesses that still hold."""
         tokens = verified.tokens
         self._learn(tokens)
         self._settle(tokens)
@@ -208,7 +215,7 @@ class ModelDrafter(Drafter):
         self._root = self._still_true(tokens)
 
     def learned(self) -> dict[str, Any]:
-        """Return the outcomes of drafts, as Learns has it."""
+        """Return the outcomes of drafts, as in `Learns`."""
         return {self.name: self._confidence.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
@@ -221,7 +228,7 @@ class ModelDrafter(Drafter):
         self._model.close()
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        """Learn from the tokens that came, as far as it had guesses after accepted ones."""
+        """Learn from the emitted tokens that the model had guesses for, until its guesses end."""
         asked, follows = (self._root, *self._root.along(tokens)), False
         for text, token in zip(asked, tokens, strict=False):
             if text.said:
@@ -231,7 +238,7 @@ class ModelDrafter(Drafter):
             follows = text.said is not None
 
     def _still_true(self, tokens: Sequence[int]) -> Text:
-        """Return the text to the end of the emitted tokens, with what it says after that."""
+        """Return the new text so far, with the model's guesses after it if there are any."""
         *_, text = self._root, *self._root.along(tokens)
         if len(text.path) < len(tokens):
             return Text()
@@ -239,7 +246,7 @@ class ModelDrafter(Drafter):
         return text
 
     def _follows(self, text: Text) -> bool:
-        """Return whether a state follows at once on what was evaluated last."""
+        """Return whether a state directly continues the end of the cache or a node of its tree."""
         before = text.before
         return before is not None and (before is self._end or before.place is not None)
 
@@ -247,7 +254,7 @@ class ModelDrafter(Drafter):
         return n <= self._model.n_ctx
 
     def _rows(self, texts: Sequence[Text]) -> Sequence[Row]:
-        """Evaluate states and return their rows, over the tokens that the target has, too."""
+        """Evaluate states; return their rows over the tokens that both model and target have."""
         abort = self._request.abort
         follow = all(map(self._follows, texts))
         if follow and self._grows:
@@ -258,7 +265,7 @@ class ModelDrafter(Drafter):
         return [self._cache.decode(pending, 1, abort).logits[0, : self._vocab]]
 
     def _tree_rows(self, texts: Sequence[Text]) -> Sequence[Row]:
-        """Evaluate nodes of the tree that grows where the cache ends."""
+        """Evaluate new nodes of the tree that grows at the end of the cache; return their rows."""
         places = [text.before.place for text in texts if text.before]
         parents = [-1 if place is None else place for place in places]
         tokens = [text.path[-1] for text in texts]
@@ -269,12 +276,13 @@ class ModelDrafter(Drafter):
         return list(rows[:, : self._vocab])
 
     def _say(self, text: Text, row: Row) -> _Said:
-        """Return what the model says after a text; nothing where it is not sure enough, or where
-        none of its tokens is allowed.
+        """Return the model's guesses after a text.
+
+        There are none if it is not sure enough, or if none of its tokens is allowed.
         """
         try:
             choices, sure, drawn_from = self._choose(row, text.path)
-        except DeadEnd:  # the target may never go here, or knows more tokens
+        except DeadEnd:  # the target may never reach this text, or it has more tokens
             return _SILENT
         if not self._counted:
             self._confidence.count_draft(choices.confidence)
@@ -287,7 +295,9 @@ class ModelDrafter(Drafter):
         return _Said(choices, list(zip(choices.tokens, probs, strict=True)))
 
     def _choose(self, row: Row, path: Sequence[int]) -> tuple[Choices, float, Distribution | None]:
-        """Return the choices after a path, the largest probability, and what is drawn from."""
+        """Return the choices after a path, the largest probability, and the distribution to draw
+        from, None if no token is drawn.
+        """
         k = self._n_choices
         if self._draws:
             q = self._sampler.distribution(row, path)
@@ -310,7 +320,7 @@ class ModelDrafter(Drafter):
         return choices_of("likeliest", shares, likeliest[0][1]), likeliest[0][1], None
 
     def _catch_up(self, path: Sequence[int]) -> list[int]:
-        """Align the cache with the text and a path and return the tokens still to be evaluated."""
+        """Align the cache with the text plus `path`; return the tokens still to be evaluated."""
         self._settle(path)
         self._begin_at(*self._placed(len(path)))
         start, n_sinks, known = self._start, self._window.n_sinks, self._known
@@ -327,33 +337,35 @@ class ModelDrafter(Drafter):
                 self._cache.decode(pending[:-1], 0, abort)
             self._cache.protect()
             pending = pending[-1:]
-        self._known = len(self._context) - start  # what is after it may yet be rejected
+        self._known = len(self._context) - start  # tokens after it may yet be rejected
         return pending
 
     def _settle(self, tokens: Sequence[int]) -> None:
-        """End the tree that grows, and keep what it has of these tokens after the text."""
+        """End the tree that grows; keep those of its nodes that match `tokens` after the text."""
         if self._grown:
             on_path = [text.place for text in self._root.along(tokens)]
             self._end_tree([place for place in on_path if place is not None])
 
     def _end_tree(self, kept: Sequence[int]) -> None:
-        """End the tree that grows, and keep a path of it."""
+        """End the tree that grows; keep only the nodes `kept`, which are a path."""
         self._cache.keep(kept)
         for text in self._grown:
             text.place = None
         self._grown = []
 
     def _placed(self, n_ahead: int) -> tuple[int, int]:
-        """Return where the view of the text should begin, and how much of it is cached then."""
+        """Return where the view of the text should begin, and how many of its tokens are then
+        cached. n_ahead: the number of tokens after the text so far.
+        """
         n_text = len(self._context)
         return self._window.place(self._start, self._known, n_text, n_ahead + self._room)
 
     def _begin_at(self, start: int, known: int) -> None:
-        """Let the view leave out so many tokens of the text; `known` of it are cached."""
+        """Let the view leave out `start` tokens of the text; `known` tokens in view are cached."""
         self._start, self._known = start, known
 
     def _n_read(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens of its window are cached, with `tokens` after the context."""
+        """Return how many tokens in view are cached, once `tokens` are added to the context."""
         n = len(self._context) - self._start
         if self._known < n:
             return self._known

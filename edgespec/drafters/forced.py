@@ -1,6 +1,7 @@
-"""Tokens that a request's constraint leaves no choice about: half of a JSON answer is such text.
+"""A drafter of forced tokens, where a request's constraint leaves no choice.
 
-They are guesses like any other: the target verifies them together with what is drafted after them.
+Half of a JSON answer is such text. The tokens are guesses like any other: the target verifies them
+together with the tokens drafted after them.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from . import register
 from .base import NOWHERE, DrafterContext, Role
 from .calibration import CalibratedDrafter, Evidence
 
-_PRIOR = 0.97  # probability that forced text comes in these tokens
+_PRIOR = 0.97  # probability that the target splits forced text into these tokens
 
 State = tuple[int, ...]
 """The tokens after the text so far."""
 
 
 class ForcedDrafter(CalibratedDrafter):
-    """Guesses from the constraint of a request; none without one."""
+    """Guesses the tokens that a request's constraint forces; nothing without a constraint."""
 
     name = "forced"
 
@@ -31,11 +32,11 @@ class ForcedDrafter(CalibratedDrafter):
         self._matcher = request.matcher()
 
     def root(self) -> State | None:
-        """Return the state of the text so far; nowhere without a constraint."""
+        """Return the state of the text so far; NOWHERE without a constraint."""
         return () if self._matcher else NOWHERE
 
     def accept(self, verified: Verified) -> None:
-        """Learn which forced tokens came."""
+        """Learn which forced tokens were emitted."""
         if self._matcher is None:
             return
         for token in verified.tokens:
@@ -50,5 +51,5 @@ class ForcedDrafter(CalibratedDrafter):
 
 @register("forced", "forced tokens", automatic=True)
 def make(context: DrafterContext) -> ForcedDrafter:
-    """Make the source of method "forced"."""
+    """Make the drafter of method "forced"."""
     return ForcedDrafter()

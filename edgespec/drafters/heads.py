@@ -1,7 +1,7 @@
-"""Trained heads, which guess on from the target's own hidden states.
+"""Trained heads, which guess from the target's own hidden states.
 
-What a head makes of its guesses never stays: emitted tokens are read again with the target's
-states (EAGLE, arXiv 2401.15077). Which nodes it evaluates is decided as for a draft model.
+What a head caches for its own guesses is always dropped: it reads the emitted tokens again with the
+target's states (EAGLE, arXiv 2401.15077). The nodes to evaluate are chosen as for a draft model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from .window import Window
 
 
 class HeadDrafter(ModelDrafter):
-    """Guesses a head's likeliest tokens; by coupled sampling, those that win their races first.
+    """Guesses a head's likeliest tokens; with coupled sampling, those that win their races first.
 
-    It guesses after tokens that the target has evaluated, so it continues nobody else's guesses. It
-    reads a text from its second token on, the first that has a state before it, but for kinds that
-    look at tokens by themselves as well; if the target's states of tokens that it has not read are
-    gone, it begins after them. states: where the target's states are found.
+    It guesses only after tokens that the target has evaluated, so it does not continue the guesses
+    of other drafters. It reads a text from the second token on, which is the first one with a
+    hidden state before it; heads with `reads_first_token` read the first one, too. If the target's
+    states of unread tokens are gone, its view of the text begins after them. states: the target's
+    hidden states.
     """
 
     reads_states = True
@@ -49,7 +50,7 @@ class HeadDrafter(ModelDrafter):
         self._before: list[int] = []  # tokens of the text before those in the cache
 
     def begin(self, request: Request, role: Role) -> Requires:
-        """Begin a request."""
+        """Begin a request; return the hidden states that the head needs from the target."""
         super().begin(request, role)
         self._draws, self._grows = False, True
         self._n_choices = 1 if role is Role.DRAWN else self._top_k
@@ -62,13 +63,14 @@ class HeadDrafter(ModelDrafter):
         return Requires(self._head.layers, self._head.n_states)
 
     def forecast(self) -> Forecast:
-        """Return what its last drafts were like."""
+        """Return the expected outcome of the next draft, estimated from the last ones."""
         head = self._head
         return super().forecast()._replace(max_depth=head.max_depth, one_pass=head.one_pass)
 
     def work(self, states: Sequence[Text]) -> Work | None:
-        """Return what evaluating these states takes; None where the target's states are not there,
-        and after guesses of others.
+        """Return the work of evaluating these states.
+
+        It is None if the target's hidden states are missing, or after guesses of other drafters.
         """
         if all(text.said for text in states):
             return Work(0, 0)
@@ -78,8 +80,9 @@ class HeadDrafter(ModelDrafter):
         return super().work(states) if states == [self._root] and self._can_read() else None
 
     def _can_read(self) -> bool:
-        """Let its cache begin where all that it has not read can be read, and return whether that
-        is so for the end of the text.
+        """Let the view begin where the hidden states of all unread tokens are available.
+
+        Return True if the head can then read to the end of the text.
         """
         features, n, first = self._head.features, len(self._context), self._start
         if not self._known or first + self._known - 1 < features.start:
@@ -93,21 +96,24 @@ class HeadDrafter(ModelDrafter):
         return features.end >= n - 1 and n > start
 
     def _placed(self, n_ahead: int) -> tuple[int, int]:
-        """Return where the view of the text begins already: `_can_read` has seen to it."""
+        """Return where the view of the text begins, and how many of its tokens are cached.
+
+        `_can_read` has already moved it.
+        """
         return self._start, self._known
 
     def _begin_in(self, start: int) -> None:
-        """Empty the cache, which begins with this token of the text from now on."""
+        """Empty the cache; from now on it begins with token `start` of the text."""
         self._cache.truncate(0)
         self._head.start = start
         self._before = self._context[:start]
         self._begin_at(start, 0)
 
     def _settle(self, tokens: Sequence[int]) -> None:
-        """Drop what the head has made of its guesses."""
+        """Drop what the head has cached for its own guesses."""
         if self._grown:
             self._end_tree(())
 
     def _still_true(self, tokens: Sequence[int]) -> Text:
-        """Return a text without guesses: it guessed with states of its own."""
+        """Return a text without guesses: the old ones came from the head's own states."""
         return Text()

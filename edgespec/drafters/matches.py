@@ -1,4 +1,4 @@
-"""Guesses from other places of a text, or of other texts, that end like the answer so far."""
+"""Guesses from earlier places, in this text or others, where the same tokens occurred before."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import NamedTuple
 from .base import State
 from .calibration import CalibratedDrafter, Evidence
 
-MOST = 4  # guesses after one text
-_OTHERS = 0.2  # share of what the guesses before a token leave to it, where nothing is known yet
-_COPYING = (0.3, 0.6, 0.85)  # answers in classes, by how much of their end lookup predicted
+MOST = 4  # most guesses after one text
+_OTHERS = 0.2  # prior of a later guess, as a share of the probability that earlier guesses leave
+_COPYING = (0.3, 0.6, 0.85)  # bounds of classes of answers: share of last tokens that were guessed
 
 
 class Match(NamedTuple):
-    """A place where the last `length` tokens occurred before, or several that are looked at as one.
+    """A place where the last `length` tokens occurred before, or several such places together.
 
-    followed: tokens that followed, with how often, out of how many times. group: kind of place.
+    followed: the tokens that followed, each as (token, hits, times): it followed `hits` times out
+    of `times`. group: the kind of place.
     """
 
     length: int
@@ -26,7 +27,7 @@ class Match(NamedTuple):
 
 
 class MatchDrafter(CalibratedDrafter):
-    """A lookup that guesses what followed the longest matches."""
+    """A lookup drafter that guesses the tokens that followed the longest matches."""
 
     _predicted = 0.0  # share of the answer's last tokens that were the first guess
 
@@ -35,7 +36,7 @@ class MatchDrafter(CalibratedDrafter):
         raise NotImplementedError
 
     def evidence(self, state: State) -> Iterator[Evidence]:
-        """Yield what followed, after the longest match first."""
+        """Yield the tokens that followed the matches, with the evidence; longest match first."""
         known: set[int] = set()
         longest = 0
         for length, followed, group in self.matches(state):
@@ -59,13 +60,14 @@ class MatchDrafter(CalibratedDrafter):
 
 
 def assumed(length: int, hits: int, times: int, predicted: float) -> float:
-    """Return the chance that a token is right where nothing is known yet.
+    """Return the prior probability that a token is right, before any outcome was observed.
 
-    After a match of n tokens that was followed by it `hits` of `times`:
-    (hits / times)^2 * (n + times - 1) / (n + times + 0.5). That was read off the greedy answers
+    For a match of n tokens that the token followed `hits` times out of `times`, it is
+    (hits / times)^2 * (n + times - 1) / (n + times + 0.5). This was fitted to the greedy answers
     of SmolLM2-135M to 30 Spec-Bench questions: a text seen once went on as before in 55% of
-    cases for n = 2, 74% for 4, 83% for 8 to 11 and 90% beyond. It is more in an answer that
-    copies much, and less in one that does not.
+    cases for n = 2, 74% for 4, 83% for 8 to 11 and 90% beyond. It is then raised for an answer
+    that copies much, and lowered for one that copies little. predicted: the share of the answer's
+    last tokens that were the first guess.
     """
     evidence = length + times
     chance = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)
@@ -77,8 +79,8 @@ def assumed(length: int, hits: int, times: int, predicted: float) -> float:
 def kind_of(length: int, hits: int, times: int, predicted: float) -> tuple[int, int, int]:
     """Return the class of the evidence for a token.
 
-    It consists of the match's length, of how the match was followed before, and of how much of the
-    answer is copied.
+    It has three parts: the match's length, how often the token followed the match, and how much of
+    the answer is copied.
     """
     classes = (1, 2, 3, 4, 6, 8, 12, 20, 40)
     followed = 3 if hits == times == 1 else 4 * hits // times if hits < times else 4

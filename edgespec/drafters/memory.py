@@ -1,8 +1,8 @@
-"""Memory: what stood in earlier answers and in documents after the same words.
+"""Memory: guesses the tokens that followed the same words in earlier answers and in documents.
 
-After REST (He et al. 2023, arXiv 2311.08252), which looks a datastore of documents up in a suffix
-array, and SuffixDecoding (arXiv 2411.04975), which remembers earlier answers. What is remembered
-may be stale: its guesses are calibrated apart, and begin with lower estimates than those from the
+It follows REST (He et al. 2023, arXiv 2311.08252), which looks up documents in a suffix array, and
+SuffixDecoding (arXiv 2411.04975), which remembers earlier answers. Remembered text may be stale:
+guesses from it are calibrated separately, and begin with lower estimates than guesses from the
 conversation itself.
 """
 
@@ -25,40 +25,41 @@ from . import register
 from .base import DrafterContext, Role
 from .matches import MOST, Match, MatchDrafter
 
-_CONTEXT = 16  # tokens before an answer that are remembered with it, and that endings may have
-_PREDICTED = 0.1  # what is assumed of an answer that begins: little of it was said before
-_MOST_OWNERS = 32  # whose answers are remembered at the same time
-_SHORTEST = 4  # tokens of an answer that is worth to be remembered
+_CONTEXT = 16  # tokens before an answer that are remembered with it; longest ending looked up
+_PREDICTED = 0.1  # share of a new answer assumed to be predicted: little of it was said before
+_MOST_OWNERS = 32  # owners whose answers are remembered at the same time
+_SHORTEST = 4  # tokens of the shortest answer that is worth remembering
 
 
 class State(NamedTuple):
-    """The end of a text, and where each index has it."""
+    """The last tokens of a text, and the match for them in each index."""
 
     ending: tuple[int, ...]
     matches: tuple[suffix_array.Match, ...]
 
 
 class _Owner:
-    """The answers of one user, and the conversation under way: it is not looked up, since prompt
-    lookup has it.
+    """The answers of one owner, and the current conversation.
+
+    The conversation's own answers are not looked up until it ends: prompt lookup drafts from them.
     """
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
         self._conversation: list[int] = []
-        self._begin = 0  # of the last answer
+        self._begin = 0  # position where the last answer begins
         self._waiting: list[list[int]] = []  # answers of this conversation
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Remember the last conversation, unless this prompt continues it."""
+        """Begin a request. The last conversation ends, unless this prompt continues it."""
         self.end_answer()
         n = len(self._conversation)
-        if common_prefix(self._conversation, prompt) < n - 1:  # what ends an answer may differ
+        if common_prefix(self._conversation, prompt) < n - 1:  # the token that ended it may differ
             self.end_conversation()
         self._conversation, self._begin = list(prompt), len(prompt)
 
     def end_answer(self) -> None:
-        """Take what was emitted since the prompt as an answer."""
+        """Take the tokens emitted since the prompt as an answer."""
         if len(self._conversation) - self._begin >= _SHORTEST:
             answer = self._conversation[max(0, self._begin - _CONTEXT) :]
             self._waiting.append(answer)
@@ -66,7 +67,7 @@ class _Owner:
         self._begin = len(self._conversation)
 
     def end_conversation(self) -> None:
-        """Look its answers up from now on."""
+        """End the conversation: from now on its answers are looked up."""
         self.answers.add(self._waiting)
         self._waiting = []
 
@@ -78,8 +79,9 @@ class _Owner:
 class MemoryDrafter(MatchDrafter):
     """Guesses from indexes of earlier answers and of documents.
 
-    vocab_size: of the target; other ids are never guessed. documents: indexes of these. answers:
-    makes what remembers the answers of one owner; None to remember none.
+    vocab_size: the target's vocabulary size; ids beyond it are never guessed. documents: the
+    indexes of documents. answers: makes the memory of an owner's answers from the owner's name;
+    None to remember no answers.
     """
 
     name = "memory"
@@ -94,15 +96,17 @@ class MemoryDrafter(MatchDrafter):
         self._vocab_size = vocab_size
         self._documents = list(documents)
         self._new_answers = answers
-        self._owners: dict[str, _Owner] = {}  # who asked least recently comes first
-        if answers:  # what is on disk is read now, not when somebody waits
+        self._owners: dict[str, _Owner] = {}  # the owner who asked least recently comes first
+        if answers:  # answers on disk are read now, not while a request waits
             self._owners[""] = _Owner(answers(""))
         self._owner: _Owner | None = None
         self._arrays: list[SuffixArray] = []
         self._state = State((), ())
 
     def begin(self, request: Request, role: Role) -> None:
-        """Remember the last answer, and look in what its owner may see."""
+        """Begin a request: remember the last answer, and look the prompt's end up in the indexes
+        that the owner may see.
+        """
         self._owner = self._owner_of(request)
         if self._owner:
             self._owner.begin(request.prompt)
@@ -123,11 +127,11 @@ class MemoryDrafter(MatchDrafter):
         return owner
 
     def root(self) -> State:
-        """Return the end of the text so far, and where the indexes have it."""
+        """Return the last tokens of the text so far, and the match for them in each index."""
         return self._state
 
     def step(self, state: State, token: int) -> State:
-        """Return the state after another token: nowhere an index did not have the text before."""
+        """Return the state after one more token."""
         return self._stepped(state, token, 0)
 
     def _stepped(self, state: State, token: int, least: int) -> State:
@@ -141,7 +145,7 @@ class MemoryDrafter(MatchDrafter):
         return State(ending, tuple(matches))
 
     def accept(self, verified: Verified) -> None:
-        """Read the emitted tokens, and learn which of the guesses were right."""
+        """Read the emitted tokens, and learn which guesses were right."""
         for token in verified.tokens:
             self._learn(self._state, token)
             self._state = self._stepped(self._state, token, MIN_MATCH)
@@ -154,7 +158,7 @@ class MemoryDrafter(MatchDrafter):
             owner.end_answer()
 
     def matches(self, state: State) -> Iterator[Match]:
-        """Yield the longest match of each index, the longest first."""
+        """Yield the match in each index, the longest first."""
         n_remembered = len(self._arrays) - len(self._documents)
         by_length = sorted(enumerate(state.matches), key=lambda entry: -entry[1].length)
         for place, match in by_length:
@@ -166,7 +170,10 @@ class MemoryDrafter(MatchDrafter):
 
 
 def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[SuffixArray]:
-    """Return the index of the documents that are named, or else of those that were added."""
+    """Return the index of the documents named in `config`, or else of those that were added.
+
+    The list is empty if there are no documents.
+    """
     if tokenizer is None:
         return []
     paths = config.draft_corpus
@@ -180,7 +187,10 @@ def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[S
 def _answers(
     config: SpeculativeConfig, tokenizer: Tokenizer | None
 ) -> Callable[[str], Answers] | None:
-    """Return what makes the memory of an owner; only that of nobody in particular is on disk."""
+    """Return the function that makes an owner's memory of answers, None if memory is off.
+
+    Only the memory of requests without an owner is kept on disk.
+    """
     if config.draft_memory == "off":
         return None
     journal: Path | None = None
@@ -191,7 +201,7 @@ def _answers(
 
 @register("memory", "memory", automatic=True)
 def make(context: DrafterContext) -> MemoryDrafter:
-    """Make the source of method "memory"."""
+    """Make the drafter of method "memory"."""
     config = context.config
     documents, answers = _documents(config, context.tokenizer), _answers(config, context.tokenizer)
     return MemoryDrafter(context.vocab_size, documents, answers)

@@ -1,4 +1,4 @@
-"""The drafter that has a model loaded for it: a draft model, or a trained head."""
+"""The drafter that uses a loaded model: a draft model, or a trained head."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .draft_model import ModelDrafter
 from .heads import HeadDrafter
 from .window import SINKS, Window
 
-_CHOICES = 4  # of a model after one text, if not asked for another number
-_MOST_CHOICES = 8  # that a model may draft after one text
+_CHOICES = 4  # choices of a model after one text, unless `top_k` is given
+_MOST_CHOICES = 8  # most choices that a model may draft after one text
 
 
 @register("draft_model", "draft model", uses_model=True, automatic=True)
 def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
     """Make the drafter of method "draft_model".
 
-    top_k: choices of the model after one text; with more than one it drafts trees where the
-    target evaluates them. With a target on another machine it drafts by coupled sampling, since
-    only ids travel, and uses the time in which a draft is under way.
+    top_k: the number of the model's choices after one text; with more than one it drafts trees if
+    the target evaluates them. With a target on another machine it drafts by coupled sampling, since
+    only token ids are sent, and it drafts ahead while a draft is being verified.
     """
     model = context.draft_model
     if model is None:

@@ -1,7 +1,7 @@
-"""Token recycling: what was likely after each token the last time, whatever came of it.
+"""Token recycling: guess the tokens that the target ranked highest after this token the last time.
 
-Token recycling (Luo et al. 2024, arXiv 2408.08696), fed by all rows of a step: of emitted tokens
-and of drafted ones that were rejected.
+It follows Luo et al. 2024 (arXiv 2408.08696), and learns from all logits rows of a step: those of
+emitted tokens and those of rejected drafted tokens.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from .base import TRUST, Children, DrafterContext, Role, Tokens
 from .calibration import CalibratedDrafter
 
 _N_TOP = 8
-_LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # logits below the largest: classes of guesses
-_PRIORS = (0.3, 0.1)  # acceptance probability of the first guess and of others, nothing known yet
-_REJECTED = 8  # rows a step that are looked at besides those of emitted tokens, 50 µs each
-_RANKS = tuple(range(0, 8 * _N_TOP, 8))  # of a packed guess: the class is added
+_LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # bounds of classes: logit minus the row's largest logit
+_PRIORS = (0.3, 0.1)  # prior acceptance probability of the first guess and of other guesses
+_REJECTED = 8  # most rows a step that are read besides those of emitted tokens, 50 µs each
+_RANKS = tuple(range(0, 8 * _N_TOP, 8))  # rank of a guess, times 8; its class is added
 
 
 class Successors:
-    """The likeliest successors of each token, in the last row after it.
+    """The likeliest successors of each token, by the last logits row after it.
 
-    It is a table [vocab_size, 8] of packed guesses, the likeliest first: a token, and in the lowest
-    three bits how near it was to the largest logit. Memory is taken for tokens that are known.
+    It is a table [vocab_size, 8] of packed guesses, the likeliest first. A packed guess is a token
+    id, and in the lowest three bits the class of its distance to the largest logit. Memory is only
+    taken for tokens that were seen.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self._table = np.zeros((vocab_size, _N_TOP), np.int32)  # zero: no guess
-        self._least: float | None = None  # a guess, to look at few logits
+        self._least: float | None = None  # estimated bound, so that `candidates` sorts few logits
 
     def of(self, token: int) -> list[int]:
-        """Return the packed guesses after a token, 0 for none."""
+        """Return the packed guesses after a token; an entry of 0 is no guess."""
         successors: list[int] = self._table[token].tolist() if token < len(self._table) else []
         return successors
 
     def see(self, token: int, row: Row) -> None:
-        """Take the successors of a token from the logits after it."""
+        """Replace the successors of a token by the likeliest ones in `row`, the logits after it."""
         if token >= len(self._table):
             return
         ids, logits, self._least = candidates(row, min(_N_TOP, len(row)), self._least)
@@ -58,16 +59,19 @@ class Successors:
         self._table[token] = packed + [0] * (_N_TOP - len(packed))
 
     def forget(self) -> None:
-        """Forget all."""
+        """Forget the successors of all tokens."""
         self._table[:] = 0
 
     def known(self) -> Tokens:
-        """Return what is known, [n, 9]: tokens, each with its packed guesses."""
+        """Return the known successors, int32 [n, 9]: in each row a token and its packed guesses."""
         tokens = self._table[:, 0].nonzero()[0].astype(np.int32)
         return np.column_stack([tokens, self._table[tokens]])
 
     def learn(self, known: Tokens) -> None:
-        """Take what `known` returned. Raises ValueError for another form, or unknown tokens."""
+        """Take what `known` returned.
+
+        Raises ValueError for a wrong dtype or shape, and for tokens or classes that do not exist.
+        """
         n = len(self._table)
         if known.dtype != np.int32 or known.ndim != 2 or known.shape[1] != 1 + _N_TOP:
             raise ValueError(f"successors of tokens: {known.dtype} {known.shape}")
@@ -81,11 +85,12 @@ class Successors:
 
 
 class RecyclingDrafter(CalibratedDrafter):
-    """Guesses from the likeliest successors of each token, kept over requests.
+    """Guesses from the likeliest successors of each token, which are kept between requests.
 
-    They end with their owner: nothing is guessed from an answer to somebody else, and only what is
-    nobody's in particular is handed on. vocab_size: of the target. shares: requests may see what
-    others of their owner have left; without it only those that continue the last one do.
+    They are dropped when the owner changes: no guess comes from an answer to another owner. Only
+    those of requests without an owner are handed on to later processes. vocab_size: the target's
+    vocabulary size. shares: a request uses the successors from all earlier requests of its owner;
+    if False, only from requests whose text it continues.
     """
 
     name, wide = "recycling", True
@@ -94,14 +99,14 @@ class RecyclingDrafter(CalibratedDrafter):
         super().__init__()
         self._successors = Successors(vocab_size)
         self._shares = shares
-        self._text: Sequence[int] = ()  # of the last request, where it matters
+        self._text: Sequence[int] = ()  # the last request's prompt, kept if `shares` is False
         self._owner = ""
         self._last = -1
-        self._probs = [0.0] * (8 * _N_TOP)  # by rank and class
+        self._probs = [0.0] * (8 * _N_TOP)  # acceptance probabilities, by rank and class
         self._refresh(range(len(self._probs)))
 
     def begin(self, request: Request, role: Role) -> None:
-        """Begin after the prompt's last token."""
+        """Begin a request after the prompt's last token."""
         self._last = request.prompt[-1]
         goes_on = self._shares or common_prefix(self._text, request.prompt) == len(self._text)
         if request.owner != self._owner or not goes_on:
@@ -114,17 +119,17 @@ class RecyclingDrafter(CalibratedDrafter):
         return self._last
 
     def step(self, state: int, token: int) -> int:
-        """Return the token: nothing before it matters."""
+        """Return `token`: the tokens before it do not matter."""
         return token
 
     def children(self, state: int, least: float = 0.0) -> Children:
-        """Return its likeliest successors."""
+        """Return the likeliest successors of the token."""
         probs = self._probs
         packed = zip(_RANKS, self._successors.of(state), strict=False)
         return [(guess >> 3, probs[rank | guess & 7]) for rank, guess in packed if guess]
 
     def accept(self, verified: Verified) -> None:
-        """Learn which guesses were right, and take the new ones."""
+        """Learn which guesses were right, and take new ones from the rows of this step."""
         seen = set()
         for token, row in itertools.zip_longest(verified.tokens, verified.rows):
             self._learn(token)
@@ -158,16 +163,16 @@ class RecyclingDrafter(CalibratedDrafter):
         self._refresh(range(len(self._probs)))
 
     def learned_tokens(self) -> dict[str, Tokens]:
-        """Return the successors of tokens, int32 [n, 9]."""
+        """Return the successors of tokens, int32 [n, 9]; nothing if they belong to an owner."""
         return {} if self._owner else {"recycling": self._successors.known()}
 
     def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
-        """Take what `learned_tokens` returned. Raises ValueError for what cannot be."""
+        """Take what `learned_tokens` returned. Raises ValueError for impossible values."""
         if "recycling" in state:
             self._successors.learn(state["recycling"])
 
 
 @register("recycling", "token recycling", automatic=True, trees=True)
 def make(context: DrafterContext) -> RecyclingDrafter:
-    """Make the source of method "recycling"."""
+    """Make the drafter of method "recycling"."""
     return RecyclingDrafter(context.vocab_size, shares=context.config.remember == "all")

@@ -1,6 +1,7 @@
-"""Tokens that were nearly chosen last time, each continued by prompt lookup.
+"""A drafter of the tokens that were nearly chosen in the last step.
 
-The next token is often one that was likely one position before (LogitSpec, arXiv 2507.01449).
+The next token is often one that was likely one position earlier (LogitSpec, arXiv 2507.01449).
+Prompt lookup continues each of these guesses.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from .base import NOWHERE, TRUST, Children, DrafterContext, Role, State
 from .calibration import CalibratedDrafter
 
 _N_TOP = 4
-_LIKELY = (-4.0, -2.5, -1.5, -0.7)  # logits below the largest: classes of runners-up
-_PRIOR = 0.06  # acceptance probability of a runner-up where nothing is known yet
+_LIKELY = (-4.0, -2.5, -1.5, -0.7)  # bounds of classes: logit minus the row's largest logit
+_PRIOR = 0.06  # acceptance probability of a runner-up before any outcome is observed
 
 RunnersUp = tuple[tuple[int, tuple[int, int]], ...]
-"""Tokens, each with its class: rank, and how near it was to the largest."""
+"""Tokens, each with its class: its rank, and the class of its distance to the largest logit."""
 
 
 class RunnerUpDrafter(CalibratedDrafter):
-    """The runners-up of the row that gave the last token; it guesses nothing further."""
+    """Guesses the runners-up of the row that the last token was chosen by, one token ahead."""
 
     name, wide = "runner_ups", True
 
     def __init__(self) -> None:
         super().__init__()
         self._last: RunnersUp = ()
-        self._least: float | None = None  # a guess, to look at few logits
+        self._least: float | None = None  # estimated bound, so that `candidates` sorts few logits
 
     def begin(self, request: Request, role: Role) -> None:
-        """Forget the last row."""
+        """Begin a request: forget the last row."""
         self._last = ()
 
     def root(self) -> State:
@@ -42,7 +43,7 @@ class RunnerUpDrafter(CalibratedDrafter):
         return self._last or NOWHERE
 
     def step(self, state: RunnersUp, token: int) -> State:
-        """Return nowhere: there is no row after a guess."""
+        """Return NOWHERE: there is no row after a guess."""
         return NOWHERE
 
     def children(self, state: RunnersUp, least: float = 0.0) -> Children:
@@ -51,7 +52,7 @@ class RunnerUpDrafter(CalibratedDrafter):
         return [(token, TRUST * estimate(kind, _PRIOR)) for token, kind in state]
 
     def accept(self, verified: Verified) -> None:
-        """Learn if the last row's runners-up came next, and take those of the new one."""
+        """Learn whether the last row's runners-up came next, and take those of the new last row."""
         if not verified.tokens:
             return
         for token, kind in self._last:
@@ -72,5 +73,5 @@ class RunnerUpDrafter(CalibratedDrafter):
 
 @register("runner_ups", "runner-ups", automatic=True, trees=True)
 def make(context: DrafterContext) -> RunnerUpDrafter:
-    """Make the source of method "runner_ups"."""
+    """Make the drafter of method "runner_ups"."""
     return RunnerUpDrafter()

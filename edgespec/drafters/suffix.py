@@ -1,7 +1,7 @@
-"""Prompt lookup: what followed the text's longest ending the last times.
+"""Prompt lookup: guess the tokens that followed earlier occurrences of the text's longest ending.
 
 The counts of a suffix automaton say how often each token followed, as in SuffixDecoding (arXiv
-2411.04975); tokens that followed shorter endings only are guessed besides.
+2411.04975). Tokens that only followed shorter endings are guessed as well.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .automaton import SuffixAutomaton, read
 from .base import DrafterContext, Role
 from .matches import MOST, Match, MatchDrafter
 
-_SHORTER = 2  # shorter endings that are looked at
-_PREDICTED = 0.3  # what is assumed of an answer that begins
+_SHORTER = 2  # number of shorter endings that are looked at
+_PREDICTED = 0.3  # share of a new answer assumed to be predicted
 
 State = tuple[int, int]
 """A state of the automaton, and the length of the ending that is matched."""
 
 
 class SuffixDrafter(MatchDrafter):
-    """Guesses from what followed the text's ending before.
+    """Guesses the tokens that followed earlier occurrences of the text's ending.
 
-    min_match: shortest ending, in tokens.
+    min_match: the length of the shortest ending that is matched, in tokens.
     """
 
     name = "suffix"
@@ -36,7 +36,7 @@ class SuffixDrafter(MatchDrafter):
         self._automaton = SuffixAutomaton()
 
     def begin(self, request: Request, role: Role) -> None:
-        """Read the conversation, or only what is new of it."""
+        """Begin a request: read the conversation, or only its new part."""
         self._automaton = read(request, self._automaton)
         self._predicted = _PREDICTED
 
@@ -45,11 +45,11 @@ class SuffixDrafter(MatchDrafter):
         return self._automaton.suffix()
 
     def step(self, state: State, token: int) -> State:
-        """Return the longest ending of a match and one more token."""
+        """Return the longest known ending of a match followed by `token`."""
         return self._automaton.step(*state, token)
 
     def accept(self, verified: Verified) -> None:
-        """Read the emitted tokens, and learn which of the guesses were right."""
+        """Read the emitted tokens, and learn which guesses were right."""
         for token in verified.tokens:
             self._learn(self.root(), token)
             self._automaton.append(token)

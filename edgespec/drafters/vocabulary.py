@@ -1,4 +1,4 @@
-"""The check that draft model and target mean the same by each token id."""
+"""The check that each token id means the same to the draft model and to the target."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..errors import VocabularyMismatch
 def check_vocabulary(target: Vocabulary, draft: Vocabulary) -> None:
     """Raise VocabularyMismatch at the first id that means different things.
 
-    A vocabulary padded at its end (Qwen pads to different sizes) is not a difference, nor is an
-    id that one of them has no entry for.
+    Padding at the end of a vocabulary is not a difference (Qwen pads to different sizes), unless
+    one has over 5% fewer tokens. An id that one of the two has no entry for is none either.
     """
     common = min(target.vocab_size, draft.vocab_size)
     for token in range(common):

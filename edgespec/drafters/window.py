@@ -1,10 +1,10 @@
-"""The part of a long text that a draft model sees.
+"""The part of a long text that a draft model sees, its view.
 
-After some thousand tokens reading its cache takes a draft model longer than reading its weights
-(MagicDec, arXiv 2408.11049). For a guess it needs the latest tokens, and the first ones, whatever
-they are (StreamingLLM, arXiv 2309.17453). What lies between may be left out, for drafts are
-verified. A view that is full begins later from then on, and what it holds is read again: all
-engines can do that, and the positions of its tokens stay without a gap.
+After some thousand tokens, a draft model takes longer to read its KV cache than to read its weights
+(MagicDec, arXiv 2408.11049). To guess it needs the latest tokens and the first few, whatever those
+are (StreamingLLM, arXiv 2309.17453). The tokens between can be left out, since drafts are verified.
+When a view is full, it moves to a later start and its tokens are read again. All engines can do
+that, and the positions of the tokens have no gap.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from collections.abc import Callable, Sequence
 from ..cache.token_cache import common_prefix
 
 SINKS = 4  # first tokens of a text that stay in view
-AUTOMATIC = 2048  # tokens, where measured times decide if all of a text is seen
-_WORTH = 0.75  # a window is used if drafting takes less than this share of the time with it
+AUTOMATIC = 2048  # tokens of a window that is used if measured times say that it is worthwhile
+_WORTH = 0.75  # a window is used if drafting with it takes less than this share of the time
 _CHUNK = 128  # tokens that are read together
 _AGAIN = 64  # tokens of text after which times are looked at again
 
 Seconds = Callable[[int, int], float | None]
-"""The seconds in which a model evaluates so many tokens after so many cached ones, if known."""
+"""A function of n and n_cached that returns the seconds in which a model evaluates `n` tokens after
+`n_cached` cached ones, None if that is not known.
+"""
 
 
 class Window:
-    """A view of a text: its first tokens, and the latest; `start` tokens between are left out.
+    """A view of a text: its first and its latest tokens, without the `start` tokens between them.
 
-    size: the latest tokens that it may hold; 0 for as many as the model's context has room for,
-    None for that or AUTOMATIC, by `seconds`. n_ctx: the model's context. n_sinks: first tokens that
-    stay in view.
+    size: the number of latest tokens that it may hold. 0 means as many as fit into the model's
+    context; None means 0 or AUTOMATIC, whichever `seconds` says is faster. n_ctx: the size of the
+    model's context. n_sinks: the number of first tokens that stay in view.
     """
 
     def __init__(
@@ -36,20 +38,21 @@ class Window:
     ) -> None:
         self.n_sinks = min(n_sinks, n_ctx // 8)
         self._asked, self._n_ctx, self._seconds = size, n_ctx, seconds
-        self._size = size or 0  # now
-        self._look_at = 0  # length of the text at which times are looked at
+        self._size = size or 0  # the size at present
+        self._look_at = 0  # length of the text at which times are looked at next
 
     @property
     def n_kept(self) -> int:
-        """Number of latest tokens in a view that has just begun later."""
+        """Number of latest tokens that stay in a view when it moves to a later start."""
         most = self._n_ctx // 2
         return max(1, min(most - self.n_sinks, self._size // 2 if self._size else most))
 
     def begin(self, start: int, cached: Sequence[int], prompt: Sequence[int]) -> tuple[int, int]:
-        """Begin a request, and return where its view begins and how much of that is cached.
+        """Begin a request; return where its view begins and how many of its tokens are cached.
 
-        start: where that of the last request begins, of which `cached` was read. It goes on if the
-        prompt does not fit into a view and much of it need not be read again.
+        start: where the last request's view begins. cached: the tokens of that view in the cache.
+        That view is used again if the prompt does not fit into a new one and much of the view is
+        cached already.
         """
         self._look_at = 0
         if start:
@@ -62,10 +65,10 @@ class Window:
         return 0, common_prefix(cached, prompt[:-1])
 
     def place(self, start: int, known: int, n_text: int, room: int) -> tuple[int, int]:
-        """Return where the view of a text of `n_text` tokens should begin, and how much of it is
-        cached then.
+        """Return where the view should begin, and how many of its tokens are then cached.
 
-        start: where it begins now, with `known` tokens cached. room: most tokens after the text.
+        start: where the view begins now. known: the number of its cached tokens. n_text: the length
+        of the text. room: most tokens that have to fit after the text.
         """
         n_seen = n_text - start
         if self._asked is None and not self._size and n_text >= self._look_at:
@@ -78,14 +81,14 @@ class Window:
         return start, known
 
     def rest(self, text: Sequence[int], start: int, n: int) -> list[int]:
-        """Return what is in view of a text after the first `n` tokens in view."""
+        """Return the part of a text that the view shows after its first `n` tokens."""
         first = text[n : self.n_sinks] if start else ()
         return [*first, *text[start + n + len(first) :]]
 
     def _pays(self, n_seen: int, n_unread: int) -> bool:
-        """Return whether drafting takes much less time with a window, until it is full.
+        """Return whether drafting takes much less time with a window, until the window is full.
 
-        n_seen: tokens in view without one, of which `n_unread` are to be read.
+        n_seen: tokens in view without a window. n_unread: those of them that are still to be read.
         """
         size, ahead = AUTOMATIC, AUTOMATIC // 2
         if n_seen <= self.n_sinks + size or self.n_sinks + size >= self._n_ctx:
@@ -94,7 +97,7 @@ class Window:
             return False
 
         def each(n: int, n_cached: int) -> float:
-            """Return the seconds a token."""
+            """Return the seconds per token."""
             return (self._seconds(n, n_cached) or 0.0) / n if self._seconds else 0.0
 
         whole = n_unread * each(_CHUNK, n_seen // 2) + ahead * each(1, n_seen)

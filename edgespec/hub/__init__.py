@@ -1,4 +1,4 @@
-"""Model names become files: catalogue entries, references, downloads."""
+"""From model names to files: the catalogue, references, downloads."""
 
 import importlib
 import logging
@@ -142,7 +142,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
     "store": ("StoredModel", "stored"),
 }
 
-# Without a handler Python prints the warnings of a library that nobody configured.
+# Without a handler Python prints a library's warnings if the program has not configured logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 

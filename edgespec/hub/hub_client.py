@@ -1,4 +1,4 @@
-"""The hub through its own client, `huggingface_hub`: its cache, its token, its mirrors."""
+"""Access to the hub through its client, `huggingface_hub`: its cache, its token, its mirrors."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from ..errors import DownloadError, ModelNotFound
 from .catalogue import HubSource, ModelFile
 from .storage import Progress, models_dir, verify_or_delete
 
-# The client is imported where it is needed: `import edgespec` has to be quick.
+# The client is imported inside the functions that need it: `import edgespec` has to be quick.
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_COMPANIONS = ("tokenizer.json", "config.json")  # of an ONNX graph
+_COMPANIONS = ("tokenizer.json", "config.json")  # files that an ONNX graph needs next to it
 _OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _LONGEST_REF = 256  # bytes
-_TIMEOUT_S = 30  # for a list of files
+_TIMEOUT_S = 30  # seconds for a list of files
 _CONTACT_TRIES = 2
 _CONTACT_PAUSE_S = 1.0
-_ASKING = "edgespec-hub"  # the thread of a question that may go unanswered
+_ASKING = "edgespec-hub"  # the name of threads whose request may remain unanswered
 _TIMEOUTS = {"TimeoutException", "Timeout", "TimeoutError"}
 _DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
 
 
 def sizes(repo: str, revision: str, token: str | None) -> dict[str, int]:
-    """Return the files of a repository, by path, and their bytes; asks the hub."""
+    """Ask the hub for the files of a repository; return their sizes in bytes by path."""
     import huggingface_hub
 
     try:
@@ -54,14 +54,14 @@ def sizes(repo: str, revision: str, token: str | None) -> dict[str, int]:
 
 
 def is_off() -> bool:
-    """Return True if HF_HUB_OFFLINE forbids to ask the hub."""
+    """Return True if HF_HUB_OFFLINE forbids asking the hub."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def answers(repo: str, timeout_s: float = 2.0) -> bool:
-    """Return whether the hub knows a repository; it is asked once, and for so long at most."""
+    """Ask the hub once, for at most `timeout_s`, and return whether it knows a repository."""
     import huggingface_hub
 
     return (
@@ -70,9 +70,9 @@ def answers(repo: str, timeout_s: float = 2.0) -> bool:
 
 
 def search(name: str, timeout_s: float = 3.0) -> list[str]:
-    """Return the repositories of the hub with GGUF models of a name, the most downloaded first.
+    """Return the hub's repositories with GGUF models whose names match, the most downloaded first.
 
-    There are none where the hub must not be asked, or does not answer in time.
+    The list is empty if the hub must not be asked or does not answer in time.
     """
     import huggingface_hub
 
@@ -88,21 +88,22 @@ def _tells_no_retries(record: logging.LogRecord) -> bool:
 
 
 def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
-    """Return what a question to the hub gives, None if it fails or takes longer.
+    """Return the result of `ask`, which asks the hub; None if it fails or takes longer.
 
-    A thread of its own asks: looking up a name may take longer than any time limit of the client.
+    It runs in its own thread, because resolving a host name may take longer than any time limit of
+    the client.
     """
     replies: queue.SimpleQueue[T | None] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             replies.put(ask())
-        except Exception as error:  # its transport, and so its exceptions, differ by version
+        except Exception as error:  # the client's exceptions differ by version
             log.info("the hub does not answer: %s", _root(error))
             replies.put(None)
 
     threading.Thread(target=run, name=_ASKING, daemon=True).start()
-    # the client prints its retries, and goes on with them for a minute
+    # the client prints its retries, which go on for a minute
     logging.getLogger("huggingface_hub.utils._http").addFilter(_tells_no_retries)
     try:
         return replies.get(timeout=timeout_s)
@@ -112,11 +113,11 @@ def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
 
 @functools.cache
 def need_contact() -> None:
-    """Raise DownloadError if the hub's name is not known or nothing there takes connections.
+    """Raise DownloadError if the hub's host name cannot be resolved or it accepts no connection.
 
-    The client would go on for half a minute. A hub that is only slow is left to it. The proxies and
-    the endpoint of the environment are used, and an exception is not cached: the next call asks
-    again.
+    The client would retry for half a minute. If the hub is only slow, that is left to the client.
+    Proxies and the endpoint are taken from the environment. An exception is not cached: the next
+    call asks again.
     """
     from huggingface_hub import constants
 
@@ -127,7 +128,7 @@ def need_contact() -> None:
         try:
             utils.get_session().head(constants.ENDPOINT, timeout=_TIMEOUT_S)
             return
-        except Exception as error:  # its transport, and so its exceptions, differ by version
+        except Exception as error:  # the client's exceptions differ by version
             if not _is_unreachable(error):
                 return
             if number == _CONTACT_TRIES:
@@ -137,16 +138,16 @@ def need_contact() -> None:
 
 
 def cached(source: HubSource) -> Path | None:
-    """Return the file in the hub's cache, but only with what has to lie beside it."""
+    """Return the file in the hub's cache, or None unless all files that it needs are there too."""
     beside = _COMPANIONS if has_folder(source.file) else split_parts(source.file)
     path = _in_cache(source)
     return path if all(_in_cache(replace(source, file=name)) for name in beside) else None
 
 
 def refs(folder: Path) -> dict[str, str]:
-    """Return the commits of a repository in the hub's cache, by the names of branches and tags.
+    """Return the commits of a repository in the hub's cache, by branch or tag name.
 
-    A ref that cannot be read, and one that names no commit, is left out with a line in the log.
+    A ref that cannot be read or names no commit is left out, with a line in the log.
     """
     commits = {}
     for name, path in _ref_files(folder).items():
@@ -158,7 +159,7 @@ def refs(folder: Path) -> dict[str, str]:
 
 
 def _ref_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a repository's refs, by name, but not those that are being written."""
+    """Return the files of a repository's refs by name, without those that are being written."""
     return {
         path.relative_to(refs).as_posix(): path
         for refs in kept_files.matching(folder, "refs")
@@ -168,7 +169,7 @@ def _ref_files(folder: Path) -> dict[str, Path]:
 
 
 def _commit(ref: Path) -> str:
-    """Return the commit that a file of a ref names. Raises OSError, and ValueError for none."""
+    """Return the commit that a ref's file names. Raises OSError, or ValueError if it names none."""
     commit = kept_files.read(ref, _LONGEST_REF).decode()
     if not re.fullmatch("[0-9a-f]{40}", commit):
         raise ValueError("it names no commit")
@@ -184,7 +185,7 @@ def _in_cache(source: HubSource) -> Path | None:
     from huggingface_hub import hf_hub_url
 
     try:
-        hf_hub_url(source.repo, source.file)  # which refuses names that the hub does not allow
+        hf_hub_url(source.repo, source.file)  # raises for names that the hub does not allow
     except ValueError as error:
         raise ModelNotFound(f"the hub can have no {source.repo}/{source.file}: {error}") from None
     folder = _folder_of(source.repo)
@@ -194,7 +195,7 @@ def _in_cache(source: HubSource) -> Path | None:
 
 
 def _prepare_cache(source: HubSource) -> None:
-    """Delete damaged refs and what killed downloads left in a repository's folder.
+    """Delete damaged refs, and files that killed downloads left, in a repository's folder.
 
     Raises DownloadError if the ref is anything but a file of this user, such as a pipe.
     """
@@ -206,7 +207,7 @@ def _prepare_cache(source: HubSource) -> None:
         if commit is None and name == source.revision and os.path.lexists(ref):
             raise DownloadError(f"{ref} is no file of this user that names a commit; delete it")
     for path in kept_files.matching(folder / "blobs", "*.incomplete"):
-        # the client never resumes such a file; whoever writes to it holds the lock
+        # the client never resumes such a file; a process that is writing to it holds the lock
         name, _, rest = path.name.partition(".")
         if re.fullmatch(r"[0-9a-f]{8}\.incomplete", rest):
             lock = FileLock(folder.parent / ".locks" / folder.name / f"{name}.lock")
@@ -221,19 +222,19 @@ def fetch(
     token: str | None,
     folder: Path | None = None,
 ) -> Path:
-    """Return the path of `file` in the hub's cache, or in a folder, fetched and checked.
+    """Fetch and check `file`; return its path in the hub's cache, or in `folder` if one is given.
 
-    Raises ModelNotFound for what the hub does not have, DownloadError for what it did not send.
+    Raises ModelNotFound if the hub does not have it, DownloadError if it could not be fetched.
     """
     import huggingface_hub
 
     if folder is None:
         _prepare_cache(source)
     need_contact()
-    if has_folder(source.file):  # last: a graph that is there has everything beside it
+    if has_folder(source.file):  # the graph comes last: if it is there, its companions are too
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
-    for name in others if source.file == first else ():  # before it, for the same reason
+    for name in others if source.file == first else ():  # the first part comes last, likewise
         part = replace(source, file=name)
         fetch(ModelFile(name.rpartition("/")[2], "", (part,)), part, progress, token)
     try:
@@ -246,7 +247,7 @@ def fetch(
         snapshot = Path(path)
         if file.sha256 is None:
             file = replace(file, sha256=_hub_sha256(snapshot, source, token))
-    except Exception as error:  # its transport, and so its exceptions, differ by version
+    except Exception as error:  # the client's exceptions differ by version
         raise _hub_error(error, source) from error
     verify_or_delete(snapshot, file, progress, _delete)
     return snapshot
@@ -258,14 +259,14 @@ def _delete(snapshot: Path) -> None:
 
 
 def _fetch_companions(source: HubSource, progress: Progress, token: str | None) -> None:
-    """Fetch a graph's weights, where they are in other files, its tokenizer and its settings."""
+    """Fetch the files next to a graph: its weights if they are separate, tokenizer and settings."""
     folder = source.file.rpartition("/")[0]
     weights = [source.file + suffix for suffix in _DATA]
     complete = False
     for name in (*weights, *_COMPANIONS, *_OPTIONAL):
         numbered = re.search(r"_data_\d$", name)
         if complete and numbered:
-            continue  # they come without gaps
+            continue  # the numbers have no gaps
         beside = replace(source, file=name)
         try:
             fetch(ModelFile(name.rpartition("/")[2], "", (beside,)), beside, progress, token)
@@ -279,9 +280,9 @@ def _fetch_companions(source: HubSource, progress: Progress, token: str | None) 
 
 
 def own_files(path: Path) -> list[Path]:
-    """Return what a file of the hub's cache consists of: snapshot, blob, perhaps a shared blob.
+    """Return the files that make up a file of the hub's cache: snapshot, blob, maybe a shared blob.
 
-    What a link leads to outside the cache is not among them.
+    Files outside the cache, to which a link may lead, are left out.
     """
     from huggingface_hub import constants
 
@@ -295,7 +296,7 @@ def own_files(path: Path) -> list[Path]:
 
 
 def _hub_sha256(snapshot: Path, source: HubSource, token: str | None) -> str | None:
-    """Return the SHA-256 that the hub states: the etag of every file as large as a GGUF."""
+    """Return the SHA-256 that the hub states as the etag of large files; None for small ones."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     if snapshot.is_symlink():  # to a blob that is named by its etag
@@ -308,15 +309,15 @@ def _hub_sha256(snapshot: Path, source: HubSource, token: str | None) -> str | N
 
 @contextmanager
 def _hub_log(filename: str, progress: Progress) -> Iterator[None]:
-    """Report the client's warnings, of a network that fails and is tried again, as progress.
+    """Report the client's warnings about retries as progress.
 
-    It prints them otherwise, and may go on for half a minute.
+    Otherwise the client prints them, maybe for half a minute.
     """
     tries = itertools.count(2)
 
     def hand_on(record: logging.LogRecord) -> bool:
         log.info("%s", record.getMessage())
-        if record.getMessage().startswith("Retrying"):  # after a line that says why
+        if record.getMessage().startswith("Retrying"):  # the line before it says why
             again = f"the hub does not answer; fetching {filename} again (try {next(tries)})"
             progress(again, 0, None)
         return False
@@ -333,7 +334,7 @@ def _hub_log(filename: str, progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def _hub_progress(filename: str, progress: Progress) -> Iterator[dict[str, Any]]:
-    """Give options for hf_hub_download with which it reports to `progress`, and prints nothing."""
+    """Give options for hf_hub_download that make it report to `progress` and print nothing."""
     import inspect
 
     from huggingface_hub import hf_hub_download
@@ -357,7 +358,7 @@ def _bar_class(filename: str, progress: Progress) -> type:
     """Return a tqdm class that draws nothing and hands its count on to `progress`."""
 
     class Counter:
-        monitor_interval = 0  # no thread to watch over a bar that is not drawn
+        monitor_interval = 0  # no monitoring thread, since the bar is not drawn
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **{**options, "disable": True})
@@ -368,8 +369,8 @@ def _bar_class(filename: str, progress: Progress) -> type:
             self.done += int(n or 0)
             progress(f"fetching {filename}", self.done, self.whole)
 
-        # With these the hub's client makes one bar, of bytes in the file, and not a second
-        # one of bytes on the wire.
+        # With these two methods the hub's client makes one bar, of bytes in the file, and no
+        # second one of bytes on the wire.
         def update_transfer(self, n: float | None = 1) -> None:
             pass
 
@@ -380,7 +381,7 @@ def _bar_class(filename: str, progress: Progress) -> type:
 
 
 def _hub_error(error: Exception, source: HubSource) -> Exception:
-    """Return our exception for one of the hub's client, with what to do."""
+    """Translate an exception of the hub's client into one of ours that says what to do."""
     from huggingface_hub import errors
 
     log_in = "log in with `hf auth login` (or huggingface-cli login) or set HF_TOKEN"
@@ -404,7 +405,7 @@ def _hub_error(error: Exception, source: HubSource) -> Exception:
         )
     answers = (getattr(cause, "response", None) for cause in _causes(error))
     status = next((answer.status_code for answer in answers if answer is not None), None)
-    if status == 404:  # of a mirror that does not say what it lacks
+    if status == 404:  # from a mirror that does not say what it lacks
         file = f" with a file {source.file}" if source.file else ""
         return ModelNotFound(f"the hub has no repository {source.repo}{file}; check the spelling")
     if status in (401, 403):
@@ -416,7 +417,9 @@ def _hub_error(error: Exception, source: HubSource) -> Exception:
 
 
 def _not_reached(error: Exception) -> str:
-    """Return the message for a hub that was not asked, did not answer or could not be stored."""
+    """Return the message for a hub that was not asked or did not answer, or a file that could not
+    be written.
+    """
     from huggingface_hub import errors
 
     if any(isinstance(cause, errors.OfflineModeIsEnabled) for cause in _causes(error)):
@@ -435,7 +438,7 @@ def _not_reached(error: Exception) -> str:
 
 
 def _silence(error: Exception) -> str:
-    """Return in words how the hub failed to answer."""
+    """Return a phrase that says how the hub failed to answer."""
     if _kinds(error) & _TIMEOUTS:
         return "the hub did not answer in time"
     if _is_unreachable(error):
@@ -445,7 +448,7 @@ def _silence(error: Exception) -> str:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Return True if no connection was made; False for one that takes too long."""
+    """Return True if no connection could be made; False if connecting or answering timed out."""
     kinds = _kinds(error)
     return bool(kinds & {"ConnectError", "ConnectionError", "gaierror"}) and not kinds & _TIMEOUTS
 
@@ -455,7 +458,7 @@ def _kinds(error: Exception) -> set[str]:
 
 
 def unwritten(error: OSError) -> str:
-    """Return what to do where a file could not be written to the hub's cache."""
+    """Return the message for a file that could not be written to the hub's cache, and a remedy."""
     return kept_files.unwritten(error, cache_folder(), "HF_HOME")
 
 
@@ -467,14 +470,14 @@ def cache_folder() -> Path:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause of that, and so on."""
+    """Yield an exception, then its cause, the cause's cause, and so on."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _root(error: BaseException) -> str:
-    """Return type and first line of the exception that all began with."""
+    """Return the type and first line of the exception at the root of the chain of causes."""
     root = list(_causes(error))[-1]
     text = str(root).strip()
     return f"{type(root).__name__}: {text.splitlines()[0]}" if text else type(root).__name__

@@ -1,4 +1,4 @@
-"""Compare files on this disk with those that the catalogue knows."""
+"""Comparison of files on this disk with those that the catalogue knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .storage import models_dir, verify
 
 
 def called_like(file: ModelFile) -> list[Path]:
-    """Return the GGUF files of our folder that have the name of a file of the catalogue."""
+    """Return the GGUF files in our folder that are named like this file of the catalogue."""
     names = {
         name
         for entry, number in _places()
@@ -26,7 +26,7 @@ def called_like(file: ModelFile) -> list[Path]:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return True for a file that begins as a GGUF does."""
+    """Return True if a file begins with the magic bytes of a GGUF."""
     try:
         with kept_files.open_regular(path) as file:
             return file.read(4) == b"GGUF"
@@ -35,9 +35,10 @@ def is_gguf(path: Path) -> bool:
 
 
 def comparison(path: Path) -> str:
-    """Return how a file compares with the catalogue's of its size or name, "" if it has neither.
+    """Return a sentence that compares a file with the catalogue's file of the same size or name, ""
+    if there is none.
 
-    The whole file is read where the catalogue knows one of its size.
+    The whole file is read if the catalogue knows a file of its size.
     """
     if not os.path.isfile(path):
         return ""
@@ -61,7 +62,7 @@ def _is(path: Path, file: ModelFile) -> bool:
 
 
 def _places() -> Iterator[tuple[Entry, int]]:
-    """Yield each GGUF of the catalogue as its entry and its number there."""
+    """Yield each GGUF of the catalogue as its entry and its index among the entry's files."""
     for entry in catalogue.load().values():
         for number, file in enumerate(entry.files):
             if not file.has_folder:
@@ -69,7 +70,9 @@ def _places() -> Iterator[tuple[Entry, int]]:
 
 
 def _names(entry: Entry, number: int) -> set[str]:
-    """Return what a file may be called: by its makers, and after its name in the catalogue."""
+    """Return the names that a file may have, in lower case: its published name, and those made from
+    its name in the catalogue.
+    """
     file = entry.files[number]
     names = {file.filename, f"{entry.name}-{file.quantisation}.gguf"}
     if number == 0:

@@ -1,4 +1,4 @@
-"""The ladder: which models of the catalogue to take on this device."""
+"""The ladder: a ranking of the catalogue's models for this device."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from . import catalogue, references
 from .catalogue import Entry, HubSource, ModelFile, Use
 
 N_CTX = 8192  # tokens of context that a model is loaded with unless the user says otherwise
-UNASKED = 500_000_000  # bytes that are fetched without a question: a minute or two on a usual line
+UNASKED = 500_000_000  # bytes that are fetched without asking: a minute or two on a usual line
 
 _LEAST_SPEED = 6.0  # tokens a second: about as fast as people read
-_SHARE = 0.9  # of the memory that is free: other programs go on
-_CPU_SHARE = 5  # on a processor a draft model pays if it has at most a fifth of the target's bytes
+_SHARE = 0.9  # share of the free memory that a model may use: other programs need some too
+_CPU_SHARE = 5  # on a processor a draft model may have at most a fifth of the target's bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A model that fits this device. memory: bytes that it needs there; speed: tokens a second that
-    are expected of plain decoding; draft: the reference of its draft model, "" for none;
-    draft_memory: bytes that it needs as well.
+    """A model that fits this device.
+
+    size: the bytes of its file. memory: the bytes that it needs while it runs. draft: the reference
+    of its draft model, "" for none. draft_memory: the bytes that the draft model needs in addition.
     """
 
     entry: Entry
@@ -37,17 +38,17 @@ class Pick:
 
     @property
     def reference(self) -> str:
-        """The name under which it is asked for."""
+        """The reference of the model, as a user would give it."""
         return _reference(self.entry, self.file)
 
     @property
     def repo(self) -> str:
-        """The repository of the hub that its file comes from, "" for none."""
+        """The hub repository that its file comes from, "" for none."""
         return next((s.repo for s in self.file.sources if isinstance(s, HubSource)), "")
 
     @property
     def speed(self) -> float:
-        """Tokens a second: each reads all weights once."""
+        """The expected tokens a second of plain decoding: each token reads all weights once."""
         return self.place.read_speed / self.size
 
     @property
@@ -57,7 +58,7 @@ class Pick:
 
     @property
     def about(self) -> str:
-        """The size, memory and speed on this device, in words."""
+        """A phrase with the size, memory and speed on this device."""
         basis = "from what was measured here" if self.place.is_measured else "typical, not measured"
         return (
             f"{_gb(self.size)} to fetch, {_gb(self.memory)} of memory, about "
@@ -66,7 +67,7 @@ class Pick:
 
     @property
     def _companions(self) -> str:
-        """The draft model, as the rest of a sentence."""
+        """The end of that phrase, which names the draft model; "" for none."""
         if not self.draft:
             return ""
         memory = f"{_gb(self.draft_memory)} of memory more"
@@ -83,7 +84,7 @@ def _reference(entry: Entry, file: ModelFile) -> str:
 
 
 def picks(places: Sequence[Place], use: Use = "chat") -> list[Pick]:
-    """Return the recommended models that fit a device and are fast enough there, the best first."""
+    """Return the recommended models that fit a device and are fast enough on it, the best first."""
     recommended = [e for e in catalogue.load().values() if e.recommended and e.use == use]
     possible = (pick(entry, _smallest(entry), places) for entry in recommended)
     return sorted(
@@ -94,8 +95,8 @@ def picks(places: Sequence[Place], use: Use = "chat") -> list[Pick]:
 
 
 def to_take(places: Sequence[Place]) -> list[Pick]:
-    """Return at most three models to take on a device: the best to chat with, a light one, and one
-    for code.
+    """Return up to three models to use on a device: the best one for chat, a small one, and one for
+    code.
     """
     chat = picks(places)
     light = [each for each in chat[1:] if each.size <= UNASKED]
@@ -103,8 +104,8 @@ def to_take(places: Sequence[Place]) -> list[Pick]:
 
 
 def advice(places: Sequence[Place]) -> list[tuple[str, str, str]]:
-    """Return the references of the models to take on a device, what each is good at, and what it
-    takes there.
+    """Return (reference, description, needs) of each model to use on a device. The description says
+    what it is good at, `needs` its size, memory and speed there.
     """
     rows = [(each.reference, each.entry.description, each.about) for each in to_take(places)]
     fallback = catalogue.entry(catalogue.fallback_model)
@@ -112,7 +113,9 @@ def advice(places: Sequence[Place]) -> list[tuple[str, str, str]]:
 
 
 def usable_on_disk(places: Sequence[Place], uses: Iterable[Use] = ("chat",)) -> list[Pick]:
-    """Return the models on this disk that are for such a use and fit its memory, the best first."""
+    """Return the models on this disk that are for one of these uses and fit the memory, the best
+    first.
+    """
     on_disk = [
         pick(entry, file, places)
         for entry in catalogue.load().values()
@@ -124,7 +127,7 @@ def usable_on_disk(places: Sequence[Place], uses: Iterable[Use] = ("chat",)) -> 
 
 
 def pick(entry: Entry, file: ModelFile, places: Iterable[Place]) -> Pick | None:
-    """Return a model at the fastest place in whose memory it fits, None where it fits nowhere."""
+    """Return a model at the fastest place whose memory it fits into, None if it fits nowhere."""
     for place in sorted(places, key=lambda each: each.read_speed, reverse=True):
         room = _SHARE * place.memory
         needed = entry.memory(file, N_CTX)
@@ -135,8 +138,10 @@ def pick(entry: Entry, file: ModelFile, places: Iterable[Place]) -> Pick | None:
 
 
 def _draft(entry: Entry, size: int, place: Place, room: float) -> tuple[str, int]:
-    """Return the reference and the bytes of memory of the best draft model that pays beside so many
-    bytes of weights and fits into what is left; "" and 0 for none.
+    """Return the reference and the memory in bytes of the best draft model, "" and 0 if none is
+    suitable.
+
+    size: the bytes of the target, which limit the draft model's. room: the bytes of memory left.
     """
     most = size if place.is_gpu else size / _CPU_SHARE
     for name in entry.drafts:
@@ -152,7 +157,7 @@ def _draft(entry: Entry, size: int, place: Place, room: float) -> tuple[str, int
 
 
 def _smallest(entry: Entry) -> ModelFile:
-    """Return the smallest GGUF whose size is known: it is fetched in the shortest time."""
+    """Return the smallest GGUF of known size, since it is fetched in the shortest time."""
     known = [file for file in entry.files if file.size and not file.has_folder]
     return min(known or entry.files, key=lambda file: file.size or 0)
 

@@ -1,9 +1,9 @@
-"""The names that users give to models, and their files on this disk; no network is used.
+"""References, by which users name models, and their files on this disk. No network is used.
 
 A reference is a path (of a GGUF, an .onnx file or a folder with one), a catalogue name
-(`qwen3-4b`, or `qwen3-4b:Q8_0` for another quantisation), a repository of the hub (`hf:org/repo`,
-or `hf:org/repo:Q8_0`) or a file in one (`hf:org/repo/file.gguf` or `.onnx`), with `@revision` if
-need be. An address of the hub's site is read as what it shows.
+(`qwen3-4b`, or `qwen3-4b:Q8_0` for a different quantisation), a repository of the hub
+(`hf:org/repo`, or `hf:org/repo:Q8_0`) or a file in one (`hf:org/repo/file.gguf` or `.onnx`), with
+`@revision` if need be. The address of a page of the hub means the repository or file it shows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ADDRESS = re.compile(
     r"(?:hf://|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)([\w.-]+/[\w.-]+)(:[\w.-]+)?"
     r"(?:/(?:blob|resolve|raw|tree)/([^/?#]+)(/[^?#]+?)?|(/[^?#]+?))?/?(?:[?#].*)?"
 )
-_accepted: set[Path] = set()  # files of our folder that are taken although they differ
+_accepted: set[Path] = set()  # files of our folder that are used although their size differs
 
 
 def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = None) -> Path | None:
-    """Return the file on disk, without any network; None if a known model is not there.
+    """Return the path of a model's file on disk, None if it is not there. No network is used.
 
-    Raises ModelNotFound for what is neither a file nor a name, ConfigError for a
-    quantisation given twice or beside a reference that is one file already.
+    Raises ModelNotFound if the reference is neither a file nor a known name. Raises ConfigError if
+    a quantisation is given twice, or together with a reference that already means one file.
     """
     place = locate(reference, quantisation)
     return place if isinstance(place, Path) else on_disk(place)
@@ -42,7 +42,9 @@ def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = Non
 def locate(
     reference: str | os.PathLike[str], quantisation: str | None
 ) -> Path | ModelFile | Repository:
-    """Return a path that exists, or what a name or hf: reference stands for."""
+    """Return the existing path that a reference names, or the catalogue's file or the hub's file or
+    repository that it means.
+    """
     if not isinstance(reference, (str, os.PathLike)):
         raise ConfigError(f"a model is a name or a file, got {reference!r:.80}")
     text = os.fspath(reference)
@@ -65,7 +67,7 @@ def locate(
 
 
 def _without_address(text: str) -> str:
-    """Return an address of the hub's site as an hf: reference, and anything else as it is."""
+    """Convert an address of the hub's site to an hf: reference; return anything else unchanged."""
     match = _ADDRESS.fullmatch(text)
     if not match:
         return text
@@ -75,7 +77,7 @@ def _without_address(text: str) -> str:
 
 
 def names_model(text: str) -> bool:
-    """Return True if a text is a reference by its form, whether such a model exists or not."""
+    """Return True if a text has the form of a reference, whether such a model exists or not."""
     name = text.partition(":")[0].lower()
     if text.startswith("hf:") or _ADDRESS.fullmatch(text) or name in catalogue.load():
         return True
@@ -91,7 +93,7 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _guessed(text: str) -> Path:
-    """Return a text as a path, which it may not be meant to be."""
+    """Return a text as a path, although it may not be meant as one."""
     return Path(os.path.expanduser(text))
 
 
@@ -115,7 +117,7 @@ def _refuse_quantisation(text: str, quantisation: str | None) -> None:
 
 
 def _missing(text: str, path: Path) -> str:
-    """Return the message for a path where no model is, with what else would work."""
+    """Return the message for a path without a model, which says what else would work."""
     if os.path.isdir(path):
         inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
         remedy = f"name a file: {inside}" if inside else "there is no .gguf file in it either"
@@ -153,8 +155,9 @@ def _in_hub(text: str) -> ModelFile | Repository:
 
 
 def on_disk(file: ModelFile | Repository) -> Path | None:
-    """Return the whole file if it is in our folder or in the hub's cache; of a repository the
-    model that would be taken if it had no other ones, or the head that was made of it.
+    """Return the path of a complete file in our folder or the hub's cache, None if it is in
+    neither. For a repository, choose among its models in the cache, or else return the head that
+    was converted from its checkpoint.
     """
     if isinstance(file, Repository):
         return store.cached_model(file) or store.converted(file)
@@ -170,8 +173,8 @@ def on_disk(file: ModelFile | Repository) -> Path | None:
 
 
 def accept_another_version(file: ModelFile) -> Path | None:
-    """Return a file of our folder that has the name of the catalogue's, but not its size. From now
-    on this process takes it; None where there is none.
+    """Return a file of our folder that has the catalogue's name but not its size, None if there is
+    none. From now on this process uses it.
     """
     for path in _own(file):
         if is_gguf(path):
@@ -181,7 +184,7 @@ def accept_another_version(file: ModelFile) -> Path | None:
 
 
 def _own(file: ModelFile) -> list[Path]:
-    """Return where a file of the catalogue may be in our folder; hf: references have no place."""
+    """Return the paths that a file of the catalogue may have in our folder; [] for an hf: file."""
     if not file.quantisation:
         return []
     return list(dict.fromkeys((models_dir() / file.filename, *called_like(file))))

@@ -1,4 +1,4 @@
-"""Delete models that were fetched or made, and nothing else."""
+"""Deletion of models that were fetched or converted, and of nothing else."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .store import StoredModel, stored
 
 
 def find(reference: str) -> StoredModel:
-    """Return the model of a reference or path, if it is one that was fetched or made.
+    """Return the model of a reference or path, if it was fetched or converted.
 
-    Raises ModelNotFound, naming what else would work.
+    Raises ModelNotFound otherwise; the message says what else would work.
     """
     there = stored()
     if named := [model for model in there if model.reference == reference]:
@@ -33,7 +33,9 @@ def find(reference: str) -> StoredModel:
 
 
 def _ours(model: StoredModel) -> StoredModel:
-    """Return a model unless a link in our folder or in the hub's cache leads out to it."""
+    """Return a model that lies in our folder or the hub's cache. Raises ModelNotFound if only a
+    link there leads to it.
+    """
     if model.path.is_relative_to(models_dir()):
         is_ours = Path(_place(model.path)).is_relative_to(os.path.realpath(models_dir()))
     else:
@@ -51,15 +53,17 @@ def _yours(path: Path) -> ModelNotFound:
 
 
 def _place(path: Path) -> str:
-    """Return where a file lies; the cache holds links, which are not followed."""
+    """Return the real folder of a file with its name. If the file itself is a link, as in the hub's
+    cache, it is not followed.
+    """
     return os.path.join(os.path.realpath(path.parent), path.name)
 
 
 def remove(model: StoredModel) -> int:
     """Delete a model that `find` returned, and return the bytes that this freed.
 
-    A folder of our own goes with the only graph in it, or with the head that it is; of the hub's
-    cache the model's files go, and content that another revision has as well stays.
+    In our own folder, the model's folder is deleted too if it holds a head or no other graph. In
+    the hub's cache, the model's files are deleted, but not content that another revision shares.
     """
     files = parts(model.path)
     if not model.path.is_relative_to(models_dir()):
@@ -78,7 +82,9 @@ def remove(model: StoredModel) -> int:
 
 
 def _unlink(path: Path) -> int:
-    """Delete a file of the hub's cache, and its content unless another revision has it too."""
+    """Delete a file of the hub's cache, and its content unless another revision shares it. Return
+    the bytes that this freed.
+    """
     own, content = hub_client.own_files(path), Path(os.path.realpath(path))
     size = content.stat().st_size if content in own else 0
     path.unlink()

@@ -1,4 +1,4 @@
-"""Repositories of the hub: which models are in one, and which of them to take."""
+"""Repositories of the hub: the models in one, and the choice among them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0")
 _QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
 )
-_NO_MODELS = re.compile(  # vision encoders, statistics for quantising, heads that nothing here runs
+_NO_MODELS = re.compile(  # vision encoders, statistics for quantising, heads not supported here
     r"mmproj|imatrix|(?:^|/)dspark-", re.I
 )
-_HEAD = re.compile(r"(?:^|/)(?:mtp|eagle\d?|dflash)-[^/]*\.gguf$", re.I)  # beside its target
+_HEAD = re.compile(r"(?:^|/)(?:mtp|eagle\d?|dflash)-[^/]*\.gguf$", re.I)  # next to its target
 
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One model of a repository, as `hf:org/repo:TAG@revision` names it. tag: "" for any."""
+    """A repository, and which of its models is wanted, as `hf:org/repo:TAG@revision` says.
+
+    tag: "" for any model.
+    """
 
     repo: str
     tag: str = ""
@@ -36,14 +39,14 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFile:
-    """A GGUF model of a repository. file: its path, or that of its first part; size: bytes."""
+    """A GGUF model of a repository. file: its path, or the path of its first part. size: bytes."""
 
     file: str
     quantisation: str
     size: int
 
     def model_file(self, repository: Repository) -> ModelFile:
-        """Return what `pull` fetches."""
+        """Return the `ModelFile` that `pull` fetches."""
         source = HubSource(repository.repo, self.file, repository.revision)
         size = None if split_parts(self.file) else self.size
         return ModelFile(self.file.rpartition("/")[2], "", (source,), size)
@@ -51,8 +54,8 @@ class RepositoryFile:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The models of a repository, smallest first, and the one that is taken. heads: the trained
-    heads for it, in files of their own.
+    """The models of a repository, smallest first, and the one that is taken. heads: the paths of
+    trained heads for it, which are separate files.
     """
 
     repository: Repository
@@ -62,18 +65,18 @@ class Choice:
 
     @property
     def reference(self) -> str:
-        """The taken file, as an hf: reference."""
+        """The hf: reference of the taken file."""
         return self.named(self.taken.file)
 
     def named(self, file: str) -> str:
-        """Return a file of the repository as an hf: reference."""
+        """Return the hf: reference of a file of the repository."""
         of = self.repository
         at = "" if of.revision == "main" else f"@{of.revision}"
         return f"hf:{of.repo}/{file}{at}"
 
 
 def chosen(repository: Repository, token: str | None = None) -> Choice:
-    """Return the models of a repository and the one that is taken; asks the hub.
+    """Ask the hub for the models of a repository, and return them with the one that is taken.
 
     Raises ModelNotFound if there is none, DownloadError if the hub does not answer.
     """
@@ -100,8 +103,8 @@ def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[Reposit
 
 
 def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
-    """Return the whole GGUF models among files, smallest first; parts of a split one are one, and
-    heads are none.
+    """Return the complete GGUF models among files, smallest first. The parts of a split model count
+    as one model; heads are left out.
     """
     models = []
     for name in filter(is_model, sizes):
@@ -113,21 +116,21 @@ def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
 
 
 def is_model(name: str) -> bool:
-    """Return True for a GGUF that is neither a head nor another companion of a model."""
+    """Return True for a GGUF that is neither a head nor a different companion of a model."""
     return name.lower().endswith(".gguf") and not (_NO_MODELS.search(name) or _HEAD.search(name))
 
 
 def quantisation_of(name: str) -> str:
-    """Return the last quantisation in the path of a GGUF or a graph, "" if it names none."""
+    """Return the last quantisation named in the path of a GGUF or a graph, "" if there is none."""
     names = _QUANTISATION.findall(stem_of(name))
     return names[-1].upper() if names else ""
 
 
 def choose(found: Iterable[RepositoryFile], repository: Repository) -> RepositoryFile:
-    """Return the model that a tag names, or else the most sensible one.
+    """Return the model that the repository's tag names, or the preferred one if there is no tag.
 
-    Tags are compared in lower case; Q4 stands for any Q4_…, the most sensible one first. Raises
-    ModelNotFound, naming the quantisations that there are.
+    Tags are compared in lower case. Q4 matches any Q4_…, of which the preferred one is returned.
+    Raises ModelNotFound with the existing quantisations in its message.
     """
     found = sorted(found, key=_sense)
     tag = repository.tag.lower()
@@ -145,7 +148,9 @@ def choose(found: Iterable[RepositoryFile], repository: Repository) -> Repositor
 
 
 def _sense(model: RepositoryFile) -> tuple[int, int]:
-    """Return what sorts models: the preferred ones, then small ones of four bits or more."""
+    """Return a sort key: first the quantisations in PREFERRED, then models of four bits or more,
+    small ones first, then models of fewer bits.
+    """
     if model.quantisation in PREFERRED:
         return PREFERRED.index(model.quantisation), model.size
     bits = re.search(r"\d+", model.quantisation)

@@ -17,22 +17,22 @@ from .catalogue import ModelFile
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, "int | None"], None]
-"""Called with what is being done, the bytes done and, where known, the bytes in all. What is being
-done may end in brackets: with how it goes now, such as " (try 2)".
+"""A function that is called with a description of the activity, the bytes done and the total bytes,
+if known. The description may end with its present state in brackets, such as " (try 2)".
 """
 
 _CHUNK = 1 << 20
 
 
 def models_dir() -> Path:
-    """Return the folder of fetched files, except the hub's, which stay in the hub's own cache."""
+    """Return the folder of fetched files. Files of the hub stay in the hub's own cache instead."""
     return cache_folder("models")
 
 
 def has_size(path: Path, size: int | None, otherwise: str = "it is not used") -> bool:
     """Return True if there is a file of that many bytes; None means any number.
 
-    otherwise: what the log says of a file with another number.
+    otherwise: the end of the warning that is logged for a file of a different size.
     """
     try:
         n_bytes = path.stat().st_size
@@ -52,8 +52,8 @@ def _warn_once(text: str) -> None:
 
 
 def need_space(folder: Path, needed: int, why: str = "") -> None:
-    """Raise DownloadError if the disk of `folder` has not `needed` bytes free. why: more than the
-    file's own size is needed.
+    """Raise DownloadError if fewer than `needed` bytes are free on the disk of `folder`. why: a
+    part of the message, which explains why more than the file's own size is needed.
     """
     import shutil
 
@@ -67,7 +67,7 @@ def need_space(folder: Path, needed: int, why: str = "") -> None:
 
 @contextmanager
 def locked(file: ModelFile, progress: Progress) -> Iterator[Path]:
-    """Give the final path of `file` while no other process fetches the same file."""
+    """Give the final path of `file`, and meanwhile let no other process fetch the same file."""
     from filelock import FileLock, Timeout
 
     folder = models_dir()
@@ -85,10 +85,10 @@ def locked(file: ModelFile, progress: Progress) -> Iterator[Path]:
 
 
 def verify(path: Path, file: ModelFile, *, progress: Progress | None = None) -> str:
-    """Compare size and SHA-256 of `path` with the catalogue's and return the SHA-256 found.
+    """Compare size and SHA-256 of `path` with the catalogue's; return the computed SHA-256.
 
-    Reads the whole file and changes nothing. Where the catalogue knows no hash, only the size is
-    compared. Raises DownloadError, naming what was expected and found.
+    It reads the whole file and changes nothing. If the catalogue knows no hash, only the size is
+    compared. Raises DownloadError with the expected and the actual value.
     """
     if not os.path.isfile(path):  # reading a pipe would wait for a writer
         raise DownloadError(f"{path} is no regular file; delete it and pull it again")
@@ -115,7 +115,7 @@ def verify(path: Path, file: ModelFile, *, progress: Progress | None = None) -> 
 def verify_or_delete(
     path: Path, file: ModelFile, progress: Progress, delete: Callable[[Path], None] = Path.unlink
 ) -> None:
-    """Delete a fetched file that is not what it should be, and raise DownloadError."""
+    """Verify a fetched file; if it is wrong, delete it and raise DownloadError."""
     try:
         verify(path, file, progress=progress)
     except DownloadError as error:

@@ -28,8 +28,10 @@ from .storage import models_dir
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model that was fetched or converted. reference: what to give where a model is asked for;
-    quantisation: "" where neither catalogue nor name tells; size: bytes.
+    """A model that was fetched or converted.
+
+    reference: the name by which a user loads it. quantisation: "" if neither the catalogue nor the
+    file name tells it. size: bytes.
     """
 
     reference: str
@@ -45,13 +47,15 @@ class StoredModel:
 
 
 def stored() -> list[StoredModel]:
-    """Return the whole models on this disk, by reference. No network is used."""
+    """Return the complete models on this disk, sorted by reference. No network is used."""
     by_path = {model.path: model for model in (*_own(), *_cached())}
     return sorted(by_path.values(), key=lambda model: model.reference)
 
 
 def cached_model(repository: Repository) -> Path | None:
-    """Return the model of a repository that is in the hub's cache, the most sensible of several."""
+    """Return the model of a repository in the hub's cache, the preferred one of several; None if
+    there is none.
+    """
     models = {
         RepositoryFile(file, quantisation_of(file), size_of(path)): path
         for repo, revisions, file, path in _in_cache()
@@ -63,14 +67,14 @@ def cached_model(repository: Repository) -> Path | None:
 
 
 def checkpoint_folder(repository: Repository) -> Path:
-    """Return the folder of ours for a repository's checkpoint."""
+    """Return the subfolder of our folder for a repository's checkpoint."""
     at = "" if repository.revision == "main" else f"@{repository.revision}"
     return models_dir() / f"{repository.repo.replace('/', '--')}{at}".replace(":", "_")
 
 
 def converted(repository: Repository) -> Path | None:
-    """Return a graph of a head that was made of a repository's checkpoint, the newest of several;
-    None where there is none.
+    """Return the graph of the head that was converted from a repository's checkpoint, the newest of
+    several; None if there is none.
     """
     if repository.tag:
         return None
@@ -96,7 +100,9 @@ def _own() -> Iterator[StoredModel]:
 
 
 def _graphs(folder: Path) -> list[Path]:
-    """Return the models in a folder; of a head, whose graphs belong together, one of them."""
+    """Return the graphs in a folder. If it holds a head, whose graphs belong together, return only
+    one of them.
+    """
     graphs = kept_files.matching(folder, "*.onnx", "onnx/*.onnx")
     return [only_graph(folder)] if graphs and os.path.isfile(folder / HEAD) else graphs
 
@@ -123,8 +129,8 @@ def _is_whole(path: Path) -> bool:
 
 
 def _names() -> dict[str, tuple[str, str]]:
-    """Return name and quantisation of each file in the catalogue, by its place in our folder and
-    by its place at the hub.
+    """Return the name and quantisation of each file in the catalogue, by its path in our folder and
+    by its path at the hub.
     """
     by_path: dict[str, tuple[str, str]] = {}
     for entry in catalogue.load().values():
@@ -137,7 +143,7 @@ def _names() -> dict[str, tuple[str, str]]:
 
 
 def _in_cache() -> Iterator[tuple[str, set[str], str, Path]]:
-    """Yield repository, revisions, name and path of each whole model in the hub's cache."""
+    """Yield (repository, revisions, name, path) of each complete model in the hub's cache."""
     from huggingface_hub import constants
 
     for folder in kept_files.matching(Path(constants.HF_HUB_CACHE), "models--*"):

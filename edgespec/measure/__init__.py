@@ -1,1 +1,1 @@
-"""Measurements a user asks for: tune, doctor, inspect, compare formats."""
+"""Measurements that a user asks for: tune, doctor, inspect, compare formats."""

@@ -1,4 +1,4 @@
-"""The time that a measurement may take: one clock for all of its parts."""
+"""The time that a measurement may take, with one clock for all of its parts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Clock = Callable[[], float]
 
 
 class Budget:
-    """Seconds that are counted from now on, and the names of what was left out for lack of them.
+    """A number of seconds, counted from now on, and the names of parts left out for lack of time.
 
-    Every part of a measurement is given the time that is left: `abort` ends it when none is.
+    Every part of a measurement may use the time that is left. `abort` ends it when none is left.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
@@ -33,19 +33,19 @@ class Budget:
         return max(0.0, self._end - self.clock())
 
     def abort(self) -> FinishReason | None:
-        """Return a reason to stop once the time is up."""
+        """Return a reason to stop once the time is up, None before."""
         return None if self.left else "time_limit"
 
     def part(self, seconds: float) -> Budget:
-        """Return a budget of so many seconds, or of those that are left; it names what is left
-        out in the same list.
+        """Return a budget of `seconds`, or of the time that is left if that is less. Both budgets
+        share the list of parts left out.
         """
         part = Budget(min(seconds, self.left), self.clock)
         part.left_out = self.left_out
         return part
 
     def fits(self, what: str, seconds: float) -> bool:
-        """Return whether a part that takes so long fits; if it does not, name it as left out."""
+        """Return whether a part that takes `seconds` fits; if not, add `what` to those left out."""
         if seconds < self.left:
             return True
         self.left_out.append(what)

@@ -1,4 +1,4 @@
-"""Measuring t(n) within a budget."""
+"""Measurement of t(n) within a budget."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..costs.measuring import Measurement, fill, timed
 from ..errors import Aborted
 from .budget import Budget
 
-FEW = (1, 2, 4, 8, 16)  # widths where there is little time
-UNSTEADY = 0.3  # times of one thing that differ by more than this share were disturbed
-_MEASURING_S = 4.0  # or twice what one evaluation of each width takes, after which no more begin
+FEW = (1, 2, 4, 8, 16)  # widths to measure if there is little time
+UNSTEADY = 0.3  # times of the same evaluation that differ by more than this share were disturbed
+_MEASURING_S = 4.0  # seconds to measure, or the time of two evaluations of each width if longer
 
 
 def measured_curve(
     model: FileModel, choices: Sequence[Sequence[int]], budget: Budget, length: int
 ) -> tuple[Curve, bool] | None:
-    """Measure t(n) after `length` tokens, and whether the time of one token was the same in two
-    measurements; None where the budget has no time for it.
+    """Measure t(n) after `length` tokens. Return it with a bool that says whether the time of one
+    token was repeated in a second measurement; None if the budget has no time for it.
 
-    choices: lists of widths; the first is measured that the time left allows.
+    choices: lists of widths; the first list that fits the time left is measured.
     """
     left = budget.left
     try:
@@ -34,7 +34,7 @@ def measured_curve(
         return None
 
     def seconds(widths: Sequence[int]) -> float:
-        """Return about what measuring these widths once takes, the widest twice."""
+        """Estimate the seconds of measuring these widths once, and the widest twice."""
         return sum(max(one, one + each * (n - 1)) for n in (*widths, max(widths)))
 
     if (widths := next((w for w in choices if seconds(w) < budget.left), None)) is None:

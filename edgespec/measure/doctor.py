@@ -1,4 +1,4 @@
-"""The doctor: what stands in the way of speed on this device, and what would help."""
+"""The doctor: findings about what makes decoding slow on this device, and what would help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .verifier_checks import check_verifier
 
 logger = logging.getLogger("edgespec.measure.doctor")
 
-_TIMED = (VERDICT, "threads", "profile", "lookup", "draft")  # subjects that rest on measured times
+_TIMED = (VERDICT, "threads", "profile", "lookup", "draft")  # subjects judged by measured times
 
 
 def diagnose(
@@ -35,14 +35,14 @@ def diagnose(
     report: Callable[[Finding], None] = lambda finding: None,
     **options: Any,
 ) -> list[Finding]:
-    """Return findings about this machine and build, and which models to take here, or about a model
-    and its draft if named: then the first of them says whether speculation pays.
+    """Return findings about this machine and build, and about a model and its draft. Without a
+    model, return which models to use here instead.
 
-    Arguments are those of `load`. budget_s: seconds that measuring may take, loading included;
-    what does not fit is left out, and only loading a model cannot be cut short. progress: is told
-    what is done. report: is given each finding as soon as it is known. Nothing is written,
-    nothing is downloaded. Raises ConfigError for impossible options; whatever else goes wrong is
-    a finding.
+    If a model is given, the first finding says whether speculation is faster here. Arguments are
+    those of `load`. budget_s: seconds that measuring may take, including loading; what does not fit
+    is left out, except that loading a model is never interrupted. progress: called with what is
+    being done. report: called with each finding as soon as it is known. Nothing is written or
+    downloaded. Raises ConfigError for impossible options; any other failure is a finding.
     """
     config = build(EngineConfig, options)
     SamplingParams(temperature=temperature)
@@ -75,8 +75,8 @@ def diagnose(
 
 
 def verdict_first(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the verdict before what was found earlier, and all else as it comes. What is broken
-    ends the wait: then there is no verdict.
+    """Hold back findings until the verdict, yield it first, then the others in their order. A
+    finding that something is broken ends the wait, for then there is no verdict.
     """
     held: list[Finding] | None = []
     for finding in findings:
@@ -95,7 +95,7 @@ def verdict_first(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _less_certain(finding: Finding) -> Finding:
-    """Make a note of what rests on times that were measured while other programs were running."""
+    """Turn a finding into a note if it is judged by times measured while other programs ran."""
     if finding.broken or finding.subject not in _TIMED:
         return finding
     if finding.subject == VERDICT and finding.remedy:
@@ -113,10 +113,10 @@ def _less_certain(finding: Finding) -> Finding:
 def diagnose_verifier(
     remote: str | RemoteConfig, draft: Reference | None = None, **arguments: Any
 ) -> list[Finding]:
-    """Return findings about this machine and about a target on another one.
+    """Return findings about this machine and about a target on another machine.
 
-    Arguments are those of `connect`. Raises ConfigError for impossible options; whatever else
-    goes wrong is a finding.
+    Arguments are those of `connect`. Raises ConfigError for impossible options; any other failure
+    is a finding.
     """
     remote = RemoteConfig(remote) if isinstance(remote, str) else remote
     findings: list[Finding] = []

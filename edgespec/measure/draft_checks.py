@@ -1,4 +1,4 @@
-"""Checks of a draft model: whether it fits the target, and whether it is fast enough to pay."""
+"""Checks of a draft model: whether it fits the target, and is fast enough to be worth its time."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def check_draft(
     budget: Budget,
     tune: str,
 ) -> Iterator[Finding]:
-    """Yield findings about the draft model in the file `wanted`.
+    """Yield findings about the draft model in the file `wanted`, which is None for no draft model.
 
-    reference: the target as the user named it; curve and config: its t(n) and settings;
-    options: fields of EngineConfig in which the draft differs from it; tune: as in `check_profile`.
+    reference: the target as the user named it. curve, config: the target's t(n) and settings.
+    options: fields of EngineConfig in which the draft model's settings differ. tune: as in
+    `check_profile`.
     """
     if wanted is None:
         yield _check_none(reference, target.path, config)
@@ -50,7 +51,7 @@ def check_draft(
         return
     except ConfigError as error:
         if not is_head(wanted):
-            raise  # an option that cannot be
+            raise  # an impossible option
         yield Finding("problem", "head", str(error), "leave it out: -md none", broken=True)
         return
     assert draft is not None
@@ -71,14 +72,14 @@ def check_draft(
 
 
 def _check_none(reference: Reference, path: Path, config: EngineConfig) -> Finding:
-    """Return that nothing but lookup drafts, and what the catalogue knows that would."""
+    """Return the finding for no draft model, with the catalogue's draft for the target, if any."""
     text = "no draft model: drafts come from prompt lookup alone"
     known = companions.suggestion(reference, path, config)
     return Finding("ok", "draft", text, f"edgespec pull {known} may help" if known else "")
 
 
 def _check_head(head: FileHead) -> Finding:
-    """Return what a head is."""
+    """Return a finding that describes a head."""
     backend = backends.of(head.path)
     facts = backend.head_facts(head.path)
     words = facts.in_words()
@@ -91,7 +92,7 @@ def _check_head(head: FileHead) -> Finding:
 
 
 def _check_context(draft: FileModel, needed: int) -> Iterator[Finding]:
-    """Yield a note if the draft sees less of a conversation than the target."""
+    """Yield a note if the draft model's context is shorter than the target's."""
     trained = min(draft.n_ctx, draft.n_ctx_train or draft.n_ctx)
     if trained < needed:
         yield Finding(
@@ -104,7 +105,7 @@ def _check_context(draft: FileModel, needed: int) -> Iterator[Finding]:
 
 
 def check_cost(profile: Profile, draft: Path, reference: Reference) -> Finding:
-    """Return whether a draft model is fast enough for its target (`reference`) to pay."""
+    """Return a finding that says whether a draft model is fast enough. reference: its target."""
     assert profile.draft
     share = profile.draft(1, SHORT_CACHE) / profile.target(1, SHORT_CACHE)
     cost = f"{files.label(draft)} takes {share:.0%} of the target's time for a token"
@@ -121,10 +122,10 @@ def check_cost(profile: Profile, draft: Path, reference: Reference) -> Finding:
 
 
 def _smaller_draft(reference: Reference, size: int) -> str:
-    """Name a fitting draft on this disk that is smaller than `size` bytes, "" if there is none."""
+    """Return advice that names a fitting draft on this disk of fewer than `size` bytes, else ""."""
     folder = files.folder_of_neighbours(model_path(reference))
     for fit in fitting_drafts(reference):
-        path = folder / fit.reference  # of a model beside the target, or else of the catalogue
+        path = folder / fit.reference  # a model next to the target, or else one of the catalogue
         path = path if path.exists() else model_path(fit.reference)
         if fit.fits and files.size_of(path) < size:
             return f"try another one: -md {fit.reference}"

@@ -1,4 +1,4 @@
-"""Checks of llama.cpp's library: which one runs, how well it is built for this processor."""
+"""Checks of llama.cpp's library: its version, and how well it is built for this processor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import EngineMissing
 from .findings import Finding
 
 COMPILE = f"{install('gguf')} compiles llama.cpp for this processor"
-_GAINS = (  # what the processor has, what the build would call it, what it brings
+_GAINS = (  # the processor's instruction set, the name of the build's feature, its benefit
     ("avx512f", "AVX512", "AVX-512: about 3% more tokens/s with Q4_K_M, 15% with F16"),
     ("asimddp", "DOTPROD", "dot products: quantised weights are evaluated much faster"),
     ("i8mm", "MATMUL_INT8", "products of int8 matrices: prompts and drafts are evaluated faster"),
@@ -17,7 +17,7 @@ _GAINS = (  # what the processor has, what the build would call it, what it brin
 
 
 def check_libllama() -> Finding:
-    """Return which library runs GGUF models, and what compiling it here would gain."""
+    """Return a finding that names the library for GGUF models, and what compiling it would gain."""
     try:
         from ..backends import llama_cpp
     except EngineMissing as error:
@@ -32,8 +32,8 @@ def libllama_finding(
 ) -> Finding:
     """Return the finding for a library.
 
-    engine: its package and version; features: what it uses of the processor; can_requantize: it
-    can make copies of draft models; processor: the instructions of the processor.
+    engine: its package and version. features: the processor features that it uses. can_requantize:
+    it can make requantized copies of draft models. processor: the processor's instruction sets.
     """
     text = f"{engine}, with {' '.join(features)}"
     gains = [gain for has, used, gain in _GAINS if has in processor and used not in features]

@@ -1,20 +1,20 @@
-"""The findings of the doctor."""
+"""The findings that the doctor reports."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-VERDICT = "verdict"  # the subject of the sentence that says whether speculation pays
+VERDICT = "verdict"  # the subject of the finding that says whether speculation is faster
 Level = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked.
+    """The result of one check.
 
-    text: what was found; remedy: what to do about it, "" if nothing; broken: nothing can run
-    until this is repaired.
+    text: the result as a sentence. remedy: what to do about it, "" if nothing. broken: nothing can
+    run until this is repaired.
     """
 
     level: Level
@@ -24,15 +24,15 @@ class Finding:
     broken: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
+        """Return the fields as data for JSON."""
         return asdict(self)
 
 
 def gib(n: int) -> str:
-    """Return a number of bytes in GiB, for a text."""
+    """Return a number of bytes as text in GiB."""
     return f"{n / 2**30:.1f} GiB"
 
 
 def count(n: int, word: str) -> str:
-    """Return a number and its noun, in the plural where it is not 1."""
+    """Return a number and its noun, in the plural unless the number is 1."""
     return f"{n} {word}{'' if n == 1 else 's'}"

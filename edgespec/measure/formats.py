@@ -1,8 +1,8 @@
-"""Formats of one model compared: how fast each is, and how good.
+"""Comparison of the files of one model in different formats: their speed and their quality.
 
-A GGUF and an ONNX graph of the same model are two roundings of it, and give two texts. What
-rounding has cost shows in the perplexity of a text, and in how often the greedy token is that of
-16-bit weights, where those are on disk.
+A GGUF and an ONNX graph of the same model are rounded differently, and give different texts. Two
+figures show what rounding has cost: the perplexity of a text, and how often the greedy token equals
+that of the 16-bit weights, if those are on disk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REFERENCES = (
     "F16",
     "ONNX-FP32",
     "ONNX-FP16",
-)  # quantisations that stand for the weights themselves
+)  # quantisations that are taken as the original weights
 _CACHED, _REPEATS = 64, 7
 
 TEXT = """\
@@ -71,11 +71,11 @@ Answer: True, because nothing but gravity acts on the angle, which grows until i
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One file of a model, measured.
+    """One measured file of a model.
 
-    ms, ms_wide: of one token and of four at once, after a short text. perplexity: of a short
-    text. agreement: share of its positions where the likeliest token is that of 16-bit weights;
-    None where none are on disk.
+    size: bytes. ms, ms_wide: milliseconds of one token and of four at once, after a short text.
+    perplexity: the perplexity of a short text. agreement: the share of the text's positions where
+    the likeliest token equals that of the 16-bit weights; None if those are not on disk.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class Format:
     agreement: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, rounded."""
+        """Return the fields as data for JSON, rounded."""
         return {
             "file": files.label(self.path),
             "quantisation": self.quantisation,
@@ -100,10 +100,10 @@ class Format:
 
 
 def formats(name: str) -> list[tuple[str, Path]]:
-    """Return quantisation and path of every file of a catalogue model that is on disk.
+    """Return (quantisation, path) of every file of a catalogue model that is on disk.
 
-    The list is empty for a name that the catalogue does not have. Graphs in 16 bits are left out
-    on ARM: rows of theirs depend on how many are evaluated at once (logits by up to 2.7).
+    The list is empty for a name that the catalogue does not have. 16-bit graphs are left out on
+    ARM: their logits rows depend on how many tokens are evaluated at once (by up to 2.7).
     """
     entry = hub.entries().get(name.partition(":")[0].lower())
     files = []
@@ -121,11 +121,11 @@ def compare(
     given: Iterable[str] = (),
     budget: Budget | None = None,
 ) -> list[Format]:
-    """Measure files of one model, (quantisation, path) each; those that do not load, and those for
+    """Measure the files of one model, given as (quantisation, path). Files that do not load, or for
     which there is no time, are left out.
 
-    The text is tokenized once, by the first. given: settings that the user gave, which hold
-    whatever `tune` has found. budget: the time for all of them, without end by default.
+    The text is tokenized once, by the first file. given: the names of settings that the user gave,
+    which override what `tune` has chosen. budget: the time for all files, unlimited by default.
     """
     config, budget = config or EngineConfig(), budget or Budget(math.inf)
     longest_s = 0.0
@@ -157,8 +157,8 @@ def compare(
 def read(
     model: Model, tokens: Sequence[int], abort: Abort | None = None
 ) -> tuple[float, npt.NDArray[np.int64]]:
-    """Return the perplexity of tokens after the first, and the likeliest token at each, [n - 1].
-    Raises Aborted.
+    """Return the perplexity of the tokens after the first, and the likeliest token at each of these
+    positions, shape [n - 1]. Raises Aborted.
     """
     model.truncate(0)
     lost, likeliest = 0.0, []
@@ -191,7 +191,7 @@ def times_of(model: Model, budget: Budget) -> tuple[float, float]:
 
 
 def _with_agreement(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> list[Format]:
-    """Return the formats, compared with the one of 16-bit weights if there is one."""
+    """Return the formats with their agreement with 16-bit weights, if those were measured."""
     reference = next((rows for one, rows in measured if one.quantisation in _REFERENCES), None)
     if reference is None:
         return [one for one, _ in measured]
@@ -199,10 +199,10 @@ def _with_agreement(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> lis
 
 
 def recommend(found: Sequence[Format]) -> str:
-    """Return which file to take, and why, in a sentence.
+    """Return a sentence that says which file to use, and why.
 
-    The faster one by the mean of a plain evaluation and of one with a draft, unless rounding has
-    cost it more than 5% of perplexity.
+    It is the fastest file, by the mean time of a plain evaluation and one with a draft, unless its
+    perplexity is more than 5% higher than the best.
     """
     fastest = min(found, key=lambda one: one.ms + one.ms_wide)
     best = min(found, key=lambda one: one.perplexity)

@@ -1,10 +1,10 @@
-"""The gain that drafting can bring, by the measured costs alone."""
+"""The gain that drafting can bring, computed from measured costs alone."""
 
 from __future__ import annotations
 
 from ..costs.curves import Curve
 
-SHORT_CACHE = 64  # tokens in the cache where gains are computed and t(n) is measured
+SHORT_CACHE = 64  # cached tokens after which t(n) is measured and gains are computed
 MAX_DEPTH = 31
 LIKELY = 0.8  # few drafters have more than this share of their tokens accepted
 
@@ -15,10 +15,10 @@ def speedup(
     acceptance_rate: float = 1.0,
     n_past: int = SHORT_CACHE,
 ) -> tuple[float, int]:
-    """Return the speed over decoding without drafts at the best depth, and that depth (0: none).
+    """Return the speedup over plain decoding at the best depth, and that depth (0: no drafts).
 
-    acceptance_rate: probability that a drafted token is accepted if those before it were.
-    draft: cost of the draft model; None: drafting takes no time.
+    draft: the costs of the draft model; None if drafting takes no time. acceptance_rate: the
+    probability that a drafted token is accepted if those before it were.
     """
     plain, each = target(1, n_past), draft(1, n_past) if draft else 0.0
     best, expected, depth = 1.0, 1.0, 0
@@ -31,18 +31,19 @@ def speedup(
 
 
 def break_even(target: Curve, draft: Curve | None = None) -> float | None:
-    """Return the least acceptance rate at which drafting gains, in steps of 1%.
+    """Return the least acceptance rate at which drafting is faster, in steps of 1%.
 
-    None: it loses even if every drafted token is accepted.
+    None means that drafting is slower even if every drafted token is accepted.
     """
     rates = (percent / 100 for percent in range(1, 101))
     return next((rate for rate in rates if speedup(target, draft, rate)[1]), None)
 
 
 def verdict(target: Curve, draft: Curve | None = None) -> tuple[bool, str]:
-    """Return whether speculation pays on a device, and a sentence that says so and why.
+    """Return whether speculation is faster on a device, and a sentence that says so and why.
 
-    draft: of a draft model, which counts if it is the better source of guesses.
+    The verdict is about drafts that cost nothing. draft: the costs of a draft model; the sentence
+    says if it is too slow.
     """
     with_draft = break_even(target, draft) if draft else None
     least = break_even(target)
@@ -67,7 +68,9 @@ def verdict(target: Curve, draft: Curve | None = None) -> tuple[bool, str]:
 
 
 def conditions(target: Curve, draft: Curve | None = None) -> str:
-    """Return when drafting pays, as the rest of a sentence; only where `break_even` is a number."""
+    """Return the end of a sentence that says when drafting is faster. `break_even` must not return
+    None for these curves.
+    """
     most, depth = speedup(target, draft)
     return (
         f"pays where its tokens are right more often than {break_even(target, draft):.0%}, at most "

@@ -1,4 +1,4 @@
-"""Inspection of a trained head: what it is, whose it is, and what it takes."""
+"""Inspection of a trained head: its kind, its target, its licence and its size."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..loading.models import is_head, model_path
 
 
 def inspect_head(reference: str | os.PathLike[str]) -> HeadFacts:
-    """Return what the files of a head say; nothing is loaded.
+    """Return the facts that the files of a head state; nothing is loaded.
 
-    Raises ModelError and its kinds, and ConfigError for a model.
+    Raises ModelError or a subclass, and ConfigError if the reference is a model.
     """
     path = model_path(reference)
     backend = backends.of(path)

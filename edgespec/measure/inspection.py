@@ -26,10 +26,11 @@ _FTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A GGUF or an ONNX graph. Sizes in bytes; `n_head_kv` is the most of any layer.
+    """The facts about a GGUF or an ONNX graph. Sizes are in bytes.
 
-    kv_element_size: bytes of an element of the cache (f16 for a GGUF unless asked otherwise).
-    engine: how it runs on this device, {} where the file alone does not tell.
+    n_head_kv: the greatest number of any layer. kv_element_size: bytes of an element of the KV
+    cache (f16 for a GGUF by default). engine: how the model runs on this device, {} if the file
+    alone does not tell.
     """
 
     path: str
@@ -50,24 +51,24 @@ class ModelInfo:
     def kv_bytes(self, n_ctx: int) -> int:
         """Return the bytes of a KV cache of `n_ctx` tokens.
 
-        It is an upper bound where some layers share heads or have none.
+        It is an upper bound if some layers share heads or have none.
         """
         head = self.key_length + self.value_length
         return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
 
     def memory(self, n_ctx: int) -> int:
-        """Return the bytes that running it needs: weights, KV cache and work space."""
+        """Return the bytes that running the model needs: weights, KV cache and work space."""
         return self.file_size + self.kv_bytes(n_ctx) + hub.WORK_SPACE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON, with the cache at some context lengths."""
+        """Return the fields as data for JSON, with the size of the KV cache for some contexts."""
         contexts = sorted({min(n, self.n_ctx_train) for n in (2048, 8192, 32768)})
         return asdict(self) | {"kv_bytes": {str(n): self.kv_bytes(n) for n in contexts}}
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFit:
-    """A model on disk that may draft for another one: `fits`, and why or why not."""
+    """A model on disk that may draft for a target: whether it fits, and the reason."""
 
     reference: str
     fits: bool
@@ -75,17 +76,17 @@ class DraftFit:
 
 
 def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
-    """Return what a model file is.
+    """Return the facts about a model file.
 
-    Of a GGUF the header and the vocabulary are read, not the weights; an ONNX graph is loaded.
-    Raises ModelError and its kinds, and ConfigError for a trained head.
+    Only the header and the vocabulary of a GGUF are read, not its weights; an ONNX graph is loaded.
+    Raises ModelError or a subclass, and ConfigError for a trained head.
     """
     path = model_path(reference)
     refuse_head(path)
     metadata = backends.of(path).inspect_metadata(path)
 
     def number(key: str, default: int = 0) -> int:
-        digits = metadata.get(key, "").strip("[]").split(",")  # one a layer in some models
+        digits = metadata.get(key, "").strip("[]").split(",")  # some models have one per layer
         return max((int(d) for d in digits if d.strip().isdigit()), default=default)
 
     n_head = number("attention.head_count", 1)
@@ -115,8 +116,8 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
 
 
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
-    """Return every catalogue model on disk, every model and head beside this one, and the heads
-    that were converted for it, as its draft.
+    """Return possible drafts for a model, with whether each fits: every catalogue model on disk,
+    every model and head next to this one, and the heads that were converted for it.
     """
     path = model_path(reference)
     names = {p: name for name in hub.entries() if (p := hub.resolve(name))}
@@ -135,7 +136,7 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
 
 
 def _fit_of_head(name: str, path: Path, target_path: Path) -> DraftFit:
-    """Compare the sizes that a head was made for with those of a target."""
+    """Return whether the sizes that a head was made for are those of a target."""
     backend, of_target = backends.of(path), backends.of(target_path)
     facts = backend.head_facts(path)
     why = facts.misfit(of_target.target_sizes(target_path))
@@ -144,7 +145,7 @@ def _fit_of_head(name: str, path: Path, target_path: Path) -> DraftFit:
 
 
 def _fit(name: str, path: Path, target_path: Path, target: Vocabulary) -> DraftFit:
-    """Compare a model with a target, by size and vocabulary."""
+    """Return whether a model fits a target as its draft, by size and vocabulary."""
     try:
         if is_head(path):
             return _fit_of_head(name, path, target_path)

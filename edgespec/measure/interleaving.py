@@ -1,4 +1,4 @@
-"""Times of several values of a setting, measured in turns, and which value they speak for."""
+"""Comparison of the values of a setting: their times are measured in turns, and one is chosen."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from .budget import Budget
 from .results import Candidate, Choice
 
 WORTHWHILE = 0.03  # a value that is not faster by more than this share is not chosen
-MIN_REPETITIONS, MAX_ROUNDS = 5, 7  # before a value may be chosen, and at all
-MIN_ROUNDS = 3  # after them, a value that is not ahead of the default is given up
-_FAR_AHEAD, _FEW = 3, 2  # so many times as fast as the default, so few repetitions are enough
-_FEW_BUSY = 3  # and beside other programs
-_FAR_BEHIND = (1.5, 1.25)  # given up after 1, 2 rounds: so many times the default's time
+MIN_REPETITIONS, MAX_ROUNDS = 5, 7  # least repetitions of a value to be chosen; most rounds
+MIN_ROUNDS = 3  # after so many rounds, a value that is not ahead of the default is given up
+_FAR_AHEAD, _FEW = 3, 2  # a value 3 times as fast as the default needs only 2 repetitions
+_FEW_BUSY = 3  # the same while other programs run
+_FAR_BEHIND = (1.5, 1.25)  # a value this many times as slow is given up after 1, 2 rounds
 _HOPELESS = 12  # a try is ended after so many times the seconds of the fastest one
-_LEAST_LIMIT_S = 0.25  # a pause of the system is no reason to end a try
+_LEAST_LIMIT_S = 0.25  # but not earlier than this: the system may have paused
 
 Try = Callable[[Abort], float]
 
 
 def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
-    """Run each try once a round, and return the seconds that each of them reported.
+    """Run each try once per round, and return the seconds that each of them reported.
 
-    In turns, so that a device that slows down does so for all of them. The first try is the
-    default. It comes last in each round, so that it is ended if the others show that it is
-    hopeless: with more threads than free cores an evaluation can take seconds. Another one is
-    given up when it is far after, or not ahead after three rounds. Measuring ends when only the
-    default is left, after MAX_ROUNDS, or when another round does not fit the budget.
+    The tries take turns, so that a device that slows down does so for all of them. The first try is
+    the default. It comes last in each round, so that it can be ended if the others show that it is
+    hopeless: with more threads than free cores an evaluation can take seconds. A different try is
+    given up when it is far slower than the default, or not faster after three rounds. Measuring
+    ends when only the default is left, after MAX_ROUNDS, or when a further round does not fit the
+    budget.
     """
     now, expected = budget.clock(), 0.0
     times: list[list[float]] = [[] for _ in tries]
@@ -54,9 +55,9 @@ def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
 
 
 def _bounded(one: Try, fastest: float | None, budget: Budget) -> float:
-    """Return the seconds of a try. One that is ended, because it is hopeless or the budget is used
-    up, counts half of what it took until then: it may have been in the second evaluation, and so
-    this is less than its time.
+    """Return the seconds of a try. A try is ended if it is hopeless or the budget is used up. It
+    then counts half of its time so far, which is a lower bound: it may have been in the second of
+    its two evaluations.
     """
     part = budget if fastest is None else budget.part(max(_HOPELESS * fastest, _LEAST_LIMIT_S))
     start = budget.spent
@@ -74,12 +75,12 @@ def decide(
     *,
     busy: bool = False,
 ) -> Choice:
-    """Choose the default, unless another is faster by more than 3% and more than the noise.
+    """Choose the default, unless a different value is faster by more than 3% and the noise.
 
-    known: (value, label) of every candidate, the default first. times: seconds of each of them,
-    in turns. busy: other programs used the CPUs; then another one also has to be faster in its
-    slowest turn than the default in its fastest, and three times as fast where there are three
-    turns; four are enough for one that is so much faster by the medians.
+    known: (value, label) of every candidate, the default first. times: the seconds of each
+    candidate in each turn. busy: other programs used the CPUs. Then a value is chosen only if its
+    slowest turn was faster than the default's fastest, and three times as fast if there were only
+    three turns. Four turns are enough for a value whose median is three times as fast.
     """
     candidates = tuple(candidate(k, t) for k, t in zip(known, times, strict=True))
     default, *others = candidates
@@ -111,13 +112,13 @@ def _lead(ratio: float) -> str:
 
 
 def is_far_ahead(one: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate is so much faster that few repetitions are enough to say so."""
+    """Return whether a candidate is so much faster that few repetitions are enough to be sure."""
     repeated = min(one.n_repetitions, other.n_repetitions) >= _FEW
     return repeated and _FAR_AHEAD * one.ms < other.ms
 
 
 def _is_apart(times: Sequence[float], default: Sequence[float]) -> bool:
-    """Return whether all times are below all of the default's: of very few turns, far below."""
+    """Return whether all times are below all of the default's: far below if there are few turns."""
     n = min(len(times), len(default))
     if n < _FEW_BUSY:
         return False
@@ -129,7 +130,7 @@ def _is_enough(one: Candidate, default: Candidate) -> bool:
 
 
 def _leads(one: Candidate, default: Candidate) -> bool:
-    """Return whether a candidate is faster by more than 3%: enough where every turn was faster."""
+    """Return whether a candidate is faster by more than 3%, which is enough if every turn was."""
     return one.ms < (1 - WORTHWHILE) * default.ms
 
 
@@ -139,7 +140,7 @@ def _is_better(one: Candidate, default: Candidate) -> bool:
 
 
 def candidate(known: tuple[Any, str], times: Sequence[float] = ()) -> Candidate:
-    """Return the candidate `known`, (value, label), with its times, which are in seconds."""
+    """Return a candidate from `known`, which is (value, label), and its times in seconds."""
     ms = sorted(1e3 * seconds for seconds in times)
     n = len(ms)
     spread = ms[-1 - n // 4] - ms[n // 4] if n else 0.0

@@ -1,4 +1,4 @@
-"""Checks of this machine: processor, load, memory, versions, GPU, and where profiles are kept."""
+"""Checks of this machine: processor, load, memory, versions, GPU, and the folder for profiles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_machine(tune: str) -> Iterator[Finding]:
 
 
 def _engines() -> dict[str, Backend]:
-    """Return the backends that are installed. Raises EngineMissing where none is."""
+    """Return the backends that are installed. Raises EngineMissing if none is."""
     engines = {}
     for name in backends.names():
         try:
@@ -70,14 +70,14 @@ def _engines() -> dict[str, Backend]:
 
 def check_load() -> Iterator[Finding]:
     """Yield a note if other programs take much of the CPUs' time."""
-    busy = other_load() or 0.0  # nothing from a system that does not say, such as Android
+    busy = other_load() or 0.0  # None on systems that do not tell, such as Android
     if busy > BUSY:
         text = f"other programs use {busy:.1f} cores: what is measured now says little"
         yield Finding("note", "load", text, "look again while nothing else is running")
 
 
 def check_memory(free: int) -> Finding:
-    """Return how much memory is free, in bytes, and whether that is little."""
+    """Return a finding that says how much memory is free, and if that is little. free: bytes."""
     text = f"{gib(free)} are free"
     if free < LITTLE_MEMORY:
         return Finding("note", "memory", text, "close other programs, or take a small model")
@@ -85,7 +85,7 @@ def check_memory(free: int) -> Finding:
 
 
 def check_gpu(tune: str) -> Iterator[Finding]:
-    """Yield what llama.cpp does with the GPUs of this machine; `tune` as in `check_machine`."""
+    """Yield findings about llama.cpp's use of this machine's GPUs. tune: as in `check_machine`."""
     from ..backends import llama_cpp
 
     used = llama_cpp.chosen(EngineConfig())

@@ -1,4 +1,4 @@
-"""Checks of a model on this device: its size, its placement, its threads and what it costs."""
+"""Checks of a model on this device: its size, its placement, its threads and its costs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .interleaving import decide, interleave
 from .profile_checks import check_profile, check_verdict, check_widening
 
 HOT = 0.7  # temperatures above this lower acceptance
-_FAR = 3  # so many times as fast as the present number, another one is used to measure the rest
+_FAR = 3  # a number of threads so many times as fast as the present one is used from then on
 _READ_PER_S = 50_000_000  # bytes of a file that may be read, for each second of the budget
-_THREADS_S = 3.0  # that trying numbers of threads may take
+_THREADS_S = 3.0  # seconds that trying numbers of threads may take
 
 
 def check_model(
@@ -42,11 +42,12 @@ def check_model(
     budget: Budget,
     busy: bool,
 ) -> Iterator[Finding]:
-    """Yield findings about a model and its draft; the arguments are those of `diagnose`. That of
-    the subject VERDICT comes as soon as it is known.
+    """Yield findings about a model and its draft. The finding with the subject VERDICT comes as
+    soon as it is known.
 
-    given: the options that the user gave, which hold whatever `tune` has found. busy: other
-    programs use the CPUs. Raises ConfigError for impossible options.
+    The arguments are those of `diagnose`. given: the options that the user gave, which override
+    what `tune` has chosen. busy: other programs use the CPUs. Raises ConfigError for impossible
+    options.
     """
     tune = command("tune", model, draft)
     try:
@@ -92,8 +93,8 @@ def _check_file(info: ModelInfo) -> Finding:
 
 
 def _check_known(path: Path, budget: Budget) -> Iterator[Finding]:
-    """Yield how a file compares with the catalogue's, where that knows one of its size or name. A
-    large file is not read: that would take a good part of the time.
+    """Yield a finding that compares a file with the catalogue's file of the same size or name, if
+    there is one. A large file is not read, for that would take much of the budget.
     """
     if not path.is_file() or path.stat().st_size > _READ_PER_S * budget.left:
         return
@@ -106,7 +107,7 @@ def _check_known(path: Path, budget: Budget) -> Iterator[Finding]:
 
 
 def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:
-    """Yield a finding if the weights and the cache hardly fit the free memory (in bytes)."""
+    """Yield a finding if the weights and the KV cache hardly fit into memory. free: bytes."""
     n_ctx = config.n_ctx or min(info.n_ctx_train, 8192)
     needed = info.memory(n_ctx)
     if free < 1.2 * needed:
@@ -128,7 +129,7 @@ def _check_placement(model: FileModel) -> Finding:
 
 
 def check_single_tokens(model: FileModel) -> Iterator[Finding]:
-    """Yield a note if a single token takes as long as two, so that rows are of one kernel."""
+    """Yield a note if single tokens are evaluated as two, so that one kernel computes all rows."""
     if model.capabilities.min_tokens < 2:
         return
     remedy = (
@@ -142,9 +143,11 @@ def check_single_tokens(model: FileModel) -> Iterator[Finding]:
 
 
 def _check_threads(model: FileModel, budget: Budget, tune: str, busy: bool) -> Finding:
-    """Compare the present number of threads with those that `tune` tries, and name one only where
-    `tune` would choose it. One that is far ahead is used from now on: what is measured next would
-    take as many times as long with the others.
+    """Compare the present number of threads with those that `tune` tries. Advise a different number
+    only if `tune` would choose it.
+
+    A number that is far faster is used from now on, because further measurements would take many
+    times as long with the others.
     """
     now = model.n_threads
     counts = [now, *(n for n in thread_counts(model.config.max_cores) if n != now)]

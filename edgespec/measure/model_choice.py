@@ -1,4 +1,4 @@
-"""Which models of the catalogue to take on this device."""
+"""The doctor's advice on models of the catalogue for this device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from .findings import Finding
 
 
 def models_to_take() -> Iterator[Finding]:
-    """Yield the models to take here, with what each is good at and what it takes."""
+    """Yield a finding for each model to use here: what it is good at, and what it needs."""
     for reference, description, about in hub.advice(hub.places()):
         yield Finding("ok", "model", f"{reference}: {description} {about}")

@@ -1,4 +1,4 @@
-"""Checks of what a model's evaluations cost: the kept profile, and how cheaply it widens."""
+"""Checks of what a model's evaluations cost: the saved profile, and the cost of wide ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from .gains import SHORT_CACHE, break_even, conditions, verdict
 from .inspection import ModelInfo
 
 STALE = 0.25  # a profile that is wrong by more than this share is stale
-STEEP = 0.5  # another token at once should not cost more than this share of a single one
+STEEP = 0.5  # each further token at once should cost at most this share of a single one
 _CHEAPLY_WIDENED = ("F16", "BF16", "F32", "Q8_0")
 
 
 def check_profile(
     model: FileModel, widths: Sequence[int], budget: Budget, tune: str
 ) -> tuple[Finding, Curve | None]:
-    """Return if the kept profile is there and right, and t(n), measured now where it is not; None
-    where there is no time for that. tune: the command that tunes the model and its draft.
+    """Return a finding that says whether the saved profile exists and is right, and t(n).
+
+    t(n) is measured now if the saved one is missing or wrong; it is None if there is no time for
+    that. tune: the command that tunes the model and its draft.
     """
     name, kept = files.label(model.path), kept_curve(model)
     try:
@@ -61,7 +63,7 @@ def _measured(model: FileModel, widths: Sequence[int], budget: Budget) -> Curve 
 
 
 def check_verdict(curve: Curve | None) -> Finding:
-    """Return whether speculation pays here, in one sentence."""
+    """Return the finding that says in one sentence whether speculation is faster here."""
     if curve is None:
         text = "Whether speculation pays here could not be measured in time."
         return Finding("note", VERDICT, text, "give a longer --budget, or stop other programs")
@@ -70,7 +72,7 @@ def check_verdict(curve: Curve | None) -> Finding:
 
 
 def check_widening(curve: Curve, info: ModelInfo, model: FileModel) -> Finding:
-    """Return whether drafts that cost nothing can pay."""
+    """Return a finding that says whether drafts that cost nothing, as from lookup, can help."""
     if break_even(curve) is None:
         text = "even drafts that are always right and cost nothing lose here"
         remedy = _cheaper_widening(info, model) or "leave speculation out: --spec-type none"
@@ -84,7 +86,7 @@ def check_widening(curve: Curve, info: ModelInfo, model: FileModel) -> Finding:
 
 
 def _cheaper_widening(info: ModelInfo, model: FileModel) -> str:
-    """Return a way to make wide evaluations cheaper, "" if there is none."""
+    """Return advice on how to make wide evaluations cheaper, "" if there is none."""
     if info.quantisation in _CHEAPLY_WIDENED or "layers" in model.placement:
         return ""
     if backends.name_of(model.path) != "llama_cpp":

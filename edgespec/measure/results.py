@@ -16,7 +16,9 @@ from .gains import SHORT_CACHE, speedup, verdict
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A value of a setting: median and spread (between quartiles) of its repetitions."""
+    """A value of a setting, with the median (ms) and the interquartile range (spread_ms) of its
+    times.
+    """
 
     value: Any
     label: str
@@ -27,9 +29,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidates for one setting, the default first, the chosen value and the reason.
+    """The candidates for one setting (the default first), the chosen value and the reason.
 
-    measured: what was timed, in words.
+    measured: a description of what was timed.
     """
 
     setting: str
@@ -40,21 +42,22 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """The chosen value in words."""
+        """The label of the chosen value."""
         return next(c.label for c in self.candidates if c.value == self.chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The settings and costs that `tune` found.
+    """The settings and costs that `tune` has determined.
 
-    options: what later loads will use beside the defaults; path: where they are kept, None where
-    nothing could be written or other programs disturbed the measurement: others is how many cores
-    they used, None where the system does not show it. profile: None where t(n) was not measured.
-    formats: where the model is on disk both as GGUF and as ONNX, every file of it, and
-    recommendation: which to take. Nothing is switched. left_out: the parts for which there was no
-    time. refused: why measured times are not kept, "" where they are. passing: numbers of threads
-    that are faster while other programs run as now; loads change to them by themselves then.
+    options: the settings in which later loads will differ from the defaults. profile: the measured
+    costs, None if t(n) was not measured. path: the file in which the options are saved, None if it
+    could not be written or other programs disturbed the measurement. formats: every file of the
+    model, if it is on disk both as GGUF and as ONNX. recommendation: which of these files to use;
+    `tune` does not switch to it. others: how many cores other programs used, None if the system
+    does not show it. left_out: the parts for which there was no time. refused: why measured times
+    are not saved, "" if they are. passing: numbers of threads that are faster only while other
+    programs run; loads then change to them by themselves.
     """
 
     model: str
@@ -73,14 +76,14 @@ class Tuning:
 
     @property
     def busy(self) -> bool:
-        """True if other programs used the CPUs, so that nothing was kept."""
+        """True if other programs used the CPUs, so that nothing was saved."""
         return self.path is None and self.others is not None and self.others > BUSY
 
     @property
     def disturbed(self) -> bool:
-        """True if the same thing took very different times, though no other program was seen."""
+        """True if the same evaluation took very different times, though no program was seen."""
         if self.profile is None or (self.others or 0.0) > BUSY:
-            return False  # not known, or known already
+            return False  # without a profile it is not known; other programs are reported anyway
         widest = [row[-1] for row in self.profile.target.seconds]
         if max(widest) > 3 * min(widest):
             return True
@@ -96,23 +99,23 @@ class Tuning:
 
     @property
     def verdict(self) -> str:
-        """Return in one sentence whether speculation pays here, and why; "" if not known."""
+        """A sentence that says whether speculation is faster here, and why; "" if not known."""
         return verdict(self.profile.target, self.profile.draft)[1] if self.profile else ""
 
     @property
     def lookup_speedup(self) -> tuple[float, int] | None:
-        """The most that drafts can gain that cost nothing and are always right, and how deep."""
+        """The speedup by drafts that cost nothing and are always right, and their best depth."""
         return speedup(self.profile.target) if self.profile else None
 
     @property
     def draft_speedup(self) -> tuple[float, int] | None:
-        """The same of the draft model, if it were always right."""
+        """The speedup by the draft model if it were always right, and its best depth."""
         if self.profile is None or self.profile.draft is None:
             return None
         return speedup(self.profile.target, self.profile.draft)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything for JSON, times in milliseconds."""
+        """Return everything as data for JSON, with times in milliseconds."""
         profile = self.profile
         return {
             "model": self.model,
@@ -137,7 +140,7 @@ class Tuning:
 
 
 def tokens_at_once(n: int) -> str:
-    """Return what is measured of an evaluation of n tokens, in words."""
+    """Return the words that name an evaluation of n tokens."""
     return "one token" if n == 1 else f"{n} tokens at once"
 
 
@@ -146,8 +149,8 @@ def _gain(found: tuple[float, int] | None) -> dict[str, Any] | None:
 
 
 def _in_ms(curve: Curve) -> dict[str, Any]:
-    """Return a curve in ms, and as t(n)/t(1), a row for each cache length, and which of the times
-    are guesses.
+    """Return a curve as data for JSON: the times in ms, the ratios t(n)/t(1), and which times are
+    guesses. Each table has a row for each cache length.
     """
     return {
         "lengths": curve.lengths,

@@ -1,4 +1,4 @@
-"""The search for the fastest settings: one change at a time from the defaults."""
+"""The search for the fastest settings, which changes one default at a time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .results import Choice, tokens_at_once
 
 logger = logging.getLogger("edgespec.measure.search")
 
-PROMPT_TOKENS = 64  # tokens read at once where threads for prompts are compared
-BUSY_PROMPT_TOKENS = 16  # beside other programs, where so many may take seconds
+PROMPT_TOKENS = 64  # tokens read at once to compare numbers of threads for prompts
+BUSY_PROMPT_TOKENS = 16  # the same while other programs run, when 64 may take seconds
 _ANSWER = 16  # tokens of a short answer
-_THREADS = {  # tokens at once, share of the time, what it is for
+_THREADS = {  # setting: tokens at once, share of the time, purpose
     "n_threads": (1, 0.15, "one token"),
     "n_threads_batch": (PROMPT_TOKENS, 0.3, "reading prompts"),
 }
-_BUSY_SHARE = 0.6  # of the time left: beside other programs threads matter most
+_BUSY_SHARE = 0.6  # share of the time left, while other programs run: threads matter most then
 
 
 def search(
@@ -43,10 +43,10 @@ def search(
     *,
     busy: bool = False,
 ) -> list[Choice]:
-    """Try other values of every setting within a budget, and return what to choose.
+    """Try different values of every setting within a budget, and return the choice for each.
 
-    fixed: settings that are left as they are. loading_s: seconds that loading the target took.
-    busy: other programs use the CPUs.
+    fixed: the names of settings that are left as they are. loading_s: the seconds that loading the
+    target took. busy: other programs use the CPUs.
     """
     seconds, choices = budget.left, []
     for setting, (width, share, aim) in _THREADS.items():
@@ -65,10 +65,11 @@ def search(
 
 
 def chosen_options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any]:
-    """Return the choices that differ from the defaults; both numbers of threads if one does.
+    """Return the chosen values that differ from the defaults. If n_threads does, n_threads_batch is
+    returned too.
 
-    Where one token needs fewer threads, several get as many, too, unless they were slower so:
-    beside other programs more threads would wait for the same cores.
+    The number chosen for one token is also used for several tokens, unless they were slower with
+    it: while other programs run, more threads would wait for the same cores.
     """
     chosen = {c.setting: c.chosen for c in choices if c.chosen != c.candidates[0].value}
     if "n_threads" in chosen:
@@ -110,7 +111,7 @@ def _choose_switch(
     budget: Budget,
     busy: bool,
 ) -> Choice:
-    """Compare the loaded model with the same file loaded with the other value, beside it."""
+    """Load the file a second time with the other value, and compare it with the loaded model."""
     value = values[1]
     known = [(v, _label(v)) for v in values]
     measured = f"{_ANSWER} tokens read and {_ANSWER} written"
@@ -144,15 +145,15 @@ def _try_once(model: FileModel, budget: Budget) -> None:
 
 
 def _answer(model: FileModel, budget: Budget, abort: Abort) -> float:
-    """Return the seconds of reading a short prompt and writing a short answer. Raises Aborted."""
+    """Return the seconds to read a short prompt and write a short answer. Raises Aborted."""
     one = statistics.mean(timed(model, 1, budget.clock, abort) for _ in range(4))
     return timed(model, _ANSWER, budget.clock, abort) + _ANSWER * one
 
 
 def enough_time(answer: Try, loading_s: float, budget: Budget) -> bool:
-    """Return True if loading another model and three rounds of both fit the budget.
+    """Return True if loading a second model and three rounds of both fit the budget.
 
-    answer: one try; it is timed, unless loading alone takes too long.
+    answer: one try, which is run and timed unless loading alone would take too long.
     """
     if loading_s >= budget.left:
         return False
@@ -165,7 +166,7 @@ def enough_time(answer: Try, loading_s: float, budget: Budget) -> bool:
 
 
 def _lacks_memory(path: Path) -> str:
-    """Return why a second copy of the weights does not fit into memory, "" if it does."""
+    """Return a sentence if a second copy of the weights does not fit into memory, "" if it does."""
     free, needed = available_memory(), int(1.3 * files.size_of(path))
     if free > needed:
         return ""

@@ -1,4 +1,4 @@
-"""Tuning: the settings that are fastest on this device, kept for later loads."""
+"""Tuning: a search for the settings that are fastest on this device, saved for later loads."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from .search import BUSY_PROMPT_TOKENS, PROMPT_TOKENS, chosen_options, search
 
 logger = logging.getLogger("edgespec.measure.tuning")
 
-LONG_CACHES = (1024, 512, 256)  # tokens in the cache where t(n) is measured too, if time allows
-_WIDTHS = (WIDTHS, QUICK, (*FEW, 32), FEW)  # the first that time allows
+LONG_CACHES = (1024, 512, 256)  # cached tokens after which t(n) is measured too, if time allows
+_WIDTHS = (WIDTHS, QUICK, (*FEW, 32), FEW)  # the first list that time allows is measured
 _DRAFT_WIDTHS = (READING, FEW)
-_SEARCH, _SEARCH_OF_MANY = 0.7, 0.5  # of the time left after loading; the rest is for measuring,
-# which takes longer beside others, and for comparing the files of a model where there are several
-_COPY_S = 20.0  # that making a copy of a draft model and measuring it may take
-_WAIT_S, _LOOKS = 0.7, 3  # other programs may only just be ending
+_SEARCH, _SEARCH_OF_MANY = 0.7, 0.5  # shares of the time left after loading. The rest is for
+# measuring, which takes longer while other programs run, and for comparing a model's files.
+_COPY_S = 20.0  # seconds that making a copy of a draft model and measuring it may take
+_WAIT_S, _LOOKS = 0.7, 3  # seconds and number of looks: other programs may be about to end
 
 
 def tune(
@@ -52,16 +52,16 @@ def tune(
     progress: Callable[[str], None] = logger.info,
     **options: Any,
 ) -> Tuning:
-    """Search settings and measure t(n) on this device; `load` uses what is found.
+    """Search for the fastest settings and measure t(n) on this device; `load` uses the results.
 
-    Arguments are those of `load`: an option that is given is kept and not searched. budget_s:
-    how long loading, searching, measuring and comparing may take; what does not fit is left out
-    and named, and only loading a model cannot be cut short. progress: is told what is done now.
-    A model of the catalogue that is on disk as GGUF and as ONNX has its files compared
-    afterwards. While other programs use the CPUs nothing is measured, unless keep_busy: they will
-    go on, and the device is as it is. Then a setting is chosen only where every turn with it was
-    faster than every turn with the default, and times are kept only where they are lower than
-    those kept before. Raises as `load`.
+    Arguments are those of `load`; an option that is given is not searched. budget_s: the seconds
+    for loading, searching, measuring and comparing; parts that do not fit are left out and named,
+    except that loading a model is never interrupted. progress: called with what is being done. If a
+    catalogue model is on disk as GGUF and as ONNX, its files are compared afterwards.
+
+    While other programs use the CPUs nothing is measured, unless keep_busy says that they will go
+    on running. Then a setting is chosen only if every turn with it was faster than every turn with
+    the default, and times are saved only if they are lower than the saved ones. Raises as `load`.
     """
     budget, meter = Budget(budget_s), LoadMeter()
     config = build(EngineConfig, options)
@@ -96,7 +96,9 @@ def tune(
 
 
 def _least_load() -> float | None:
-    """Return how many cores other programs use, the least of some looks; None as `other_load`."""
+    """Return the least number of cores that other programs use in a few looks, None if the system
+    does not show it.
+    """
     least = other_load()
     for _ in range(_LOOKS - 1):
         if least is None or least <= BUSY:
@@ -106,18 +108,19 @@ def _least_load() -> float | None:
 
 
 def _in_several_formats(model: Reference) -> list[tuple[str, Path]]:
-    """Return the files of a model that is there both as GGUF and as ONNX, else none."""
+    """Return a model's files on disk if they are both GGUF and ONNX, else []."""
     there = formats(os.fspath(model))
     return there if len({backends.name_of(path) for _, path in there}) > 1 else []
 
 
 class _Tuner:
-    """One run of `tune`: what it chooses and measures of a model and its draft model.
+    """One run of `tune` for a model and its draft model.
 
-    strict: nothing may become slower by what is kept, though other programs use the CPUs. draft:
-    the file that drafts. options: what later loads will use beside the defaults. passing: what is
-    faster only while other programs run. profile: None where t(n) could not be measured. refused:
-    why measured times are not kept, "" if they are.
+    strict: what is saved must not make anything slower, although other programs use the CPUs.
+    draft: the name of the file that drafts. options: the settings in which later loads will differ
+    from the defaults. passing: settings that are faster only while other programs run. profile: the
+    measured costs, None if t(n) could not be measured. refused: why measured times are not saved,
+    "" if they are.
     """
 
     def __init__(
@@ -141,11 +144,11 @@ class _Tuner:
         self._path, self._wanted, self._config = path, wanted, config
         self._draft_options, self._fixed = draft_options, fixed
         self._budget, self._progress, self._strict = budget, progress, strict
-        self._curves: list[tuple[FileModel, Curve, bool]] = []  # and whether its times repeated
+        self._curves: list[tuple[FileModel, Curve, bool]] = []  # the bool: were times repeated
 
     def run(self, share: float, busy: bool) -> None:
-        """Search in a share of the time, and measure what was chosen. The models are then closed,
-        but still say which they were.
+        """Search for settings in a share of the time left, and measure the models with the chosen
+        ones. The models are closed afterwards, but can still be identified.
         """
         budget, before = self._budget, self._budget.spent
         target, drafting = self._open(make_copy=self._may_copy(busy))
@@ -169,15 +172,15 @@ class _Tuner:
             _close(target, drafting)
 
     def keep(self) -> Path | None:
-        """Keep what was chosen and measured. Return the file of the choice, None where nothing can
-        be written.
+        """Save the chosen settings and measured times. Return the file of the settings, None if it
+        cannot be written.
         """
         for model, curve, repeated in self._curves:
             why = self._refusal(model, curve, repeated)
             if why:
                 self._refuse(model, why)
             else:
-                replaced = kept_curve(model, quiet=True)  # by lower times, so it was no better
+                replaced = kept_curve(model, quiet=True)  # the new times are lower, so as quiet
                 keep_curve(model, curve, quiet=not self._strict or replaced is not None)
         before = tuned_options(self._path, self._config)
         if self._strict:
@@ -188,8 +191,8 @@ class _Tuner:
         return keep(tuning_key(self._path, self._config), {"options": self.options})
 
     def _passing(self, target: FileModel, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was chosen beside other programs and is not for later loads: the number of
-        threads follows those programs by itself, and is as it was when they have left.
+        """Return the chosen numbers of threads if they must not be saved for later loads. They were
+        chosen while other programs ran, and a load adapts its threads to those by itself.
         """
         follows = self._config.dynamic_threads and not self._config.batch_invariant
         if not (self._strict and follows and target.thread_limit is not None):
@@ -197,7 +200,7 @@ class _Tuner:
         return {name: chosen[name] for name in ("n_threads", "n_threads_batch") if name in chosen}
 
     def _refusal(self, model: FileModel, curve: Curve, repeated: bool) -> str:
-        """Return why measured times are not worth keeping, "" if they are."""
+        """Return the reason why measured times are not saved, "" if they are."""
         if not self._strict:
             return ""
         if not repeated:
@@ -224,7 +227,7 @@ class _Tuner:
             raise
 
     def _may_copy(self, busy: bool) -> bool:
-        """Return whether there is time for a faster copy of the draft model, if it has none yet."""
+        """Return whether the draft model has no faster copy yet and there is time to make one."""
         if not self._wanted or is_head(self._wanted) or known(self._wanted, self._config):
             return False
         what = "a faster copy of the draft model"
@@ -233,7 +236,9 @@ class _Tuner:
         return not busy and self._budget.fits(what, _COPY_S)
 
     def _measure(self, target: FileModel, draft: FileModel | None) -> None:
-        """Measure t(n) of both, also with the longest cache that there is time for."""
+        """Measure t(n) of both models, and of the target also after the longest text that time
+        allows.
+        """
         curve = self._curve(target, _WIDTHS)
         if curve is None:
             return
@@ -264,8 +269,8 @@ class _Tuner:
 
 
 def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dict[str, Any]:
-    """Return settings that were chosen earlier, without those that are far slower than the default
-    now.
+    """Return the settings that were chosen earlier, without those that were now far slower than the
+    default.
     """
     kept = dict(options)
     for choice in choices:
@@ -278,7 +283,7 @@ def without_slower(options: Mapping[str, Any], choices: Sequence[Choice]) -> dic
 
 @contextlib.contextmanager
 def _threads_of(model: FileModel, options: Mapping[str, Any]) -> Iterator[None]:
-    """Let a model use these numbers of threads meanwhile, if there are any."""
+    """Make a model use the numbers of threads in `options`, if any, and restore them afterwards."""
     if not options or not model.capabilities.threads:
         yield
         return
@@ -293,8 +298,8 @@ def _threads_of(model: FileModel, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def forget(model: Reference) -> int:
-    """Forget the settings that `tune` has chosen for a model, and all times that were measured of
-    it, whatever the options. Return how many files that were. Raises ModelNotFound.
+    """Delete the settings that `tune` has chosen for a model and all its measured times, for any
+    options. Return the number of deleted files. Raises ModelNotFound.
     """
     path = model_path(model)
     mine = backends.of(path).identity(path)["file"]
@@ -308,14 +313,18 @@ def _close(*models: FileModel | None) -> None:
 
 
 def _affordable(n_ctx: int, curve: Curve, reading_s: float, left: float) -> int | None:
-    """Return the longest cache that can be filled and measured once in the seconds left."""
+    """Return the longest of LONG_CACHES that can be filled and measured once in the seconds left,
+    None if none can. reading_s: seconds per token to fill it.
+    """
     widths = 1.2 * sum(curve.seconds[0]) + 2 * curve.seconds[0][-1]
     fitting = (n for n in LONG_CACHES if 2 * n <= n_ctx and n * reading_s + widths < left)
     return next(fitting, None)
 
 
 def seconds_per_prompt_token(choices: Sequence[Choice], curve: Curve) -> float:
-    """Return the time of a prompt token, by what was tried or by the widest evaluation measured."""
+    """Return the seconds per prompt token, from the trials of threads for prompts if there were
+    any, else from the widest measured evaluation.
+    """
     for choice in choices:
         tried = [c.ms for c in choice.candidates if c.n_repetitions]
         if choice.setting == "n_threads_batch" and tried:

@@ -14,7 +14,7 @@ from .gains import LIKELY, break_even, conditions
 
 
 def check_verifier(parts: RemoteParts, url: str) -> Iterator[Finding]:
-    """Yield what the verifier is, how fast it decodes, and whether drafting for it pays."""
+    """Yield findings about a verifier: its name, its speed, and whether drafting for it helps."""
     remote = parts.remote
     if remote is None:
         yield Finding(
@@ -45,7 +45,7 @@ def check_verifier(parts: RemoteParts, url: str) -> Iterator[Finding]:
 
 
 def check_drafting(profile: Profile) -> Finding:
-    """Return whether drafting on this machine pays, in one sentence."""
+    """Return the finding that says in one sentence whether drafting on this machine is faster."""
     likely = break_even(profile.target, profile.draft)
     source = "the draft model" if profile.draft else "prompt lookup"
     if likely is None:

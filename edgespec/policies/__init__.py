@@ -1,6 +1,6 @@
-"""Policies say what is worth its time: one file for each, which registers itself.
+"""Policies decide what is worth drafting. Each has its own file and registers itself.
 
-docs/how-to/write-a-policy.md says what one has to do. Other packages name theirs in the
+docs/how-to/write-a-policy.md says what a policy has to do. Other packages register theirs in the
 entry-point group `edgespec.policies`.
 """
 
@@ -25,8 +25,8 @@ names = known.names
 def register(name: str, summary: str) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Register the decorated function, which makes a policy from a PolicyContext.
 
-    Options of the policy are its keyword-only arguments. Raises ConfigError for a name that cannot
-    be, or that another policy has.
+    The function's keyword-only arguments are the policy's options. Raises ConfigError for an
+    invalid name, or one that another policy has.
     """
 
     def add(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -37,8 +37,8 @@ def register(name: str, summary: str) -> Callable[[Callable[..., Made]], Callabl
 
 
 def entry(context: PolicyContext) -> registry.Entry:
-    """Return the policy that a configuration asks for: with "auto" the adaptive one, or fixed depth
-    where it names a depth. Raises ConfigError for an unknown name.
+    """Return the entry of the policy that a configuration asks for. "auto" means fixed depth if the
+    configuration names a depth, else the adaptive policy. Raises ConfigError for an unknown name.
     """
     name = context.config.policy
     if name == "auto":

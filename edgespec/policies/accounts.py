@@ -1,4 +1,4 @@
-"""The accounts of a policy: losses that it may still make, and what the last answers won."""
+"""The accounts of a policy: the losses that it may still make, and what the last answers won."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 LOSS_BUDGET = 3.5  # tokens that an answer may lose, in proportion to its length
-LEAST_LOSS_BUDGET = 1.5  # the same where the last ones lost
-MOST_REFUND = 3.0  # that an answer may lose besides, if forbidden drafts would have won as much
-EXPLORE = 0.01  # share of what is emitted that may be lost as well, and again on trying
+LEAST_LOSS_BUDGET = 1.5  # the same after answers that lost
+MOST_REFUND = 3.0  # tokens that an answer may lose in addition, if forbidden drafts would have won
+EXPLORE = 0.01  # share of emitted tokens that each of the two budgets gains
 MOST_SPEED = 32.0  # tokens in the time of a plain step
-_LENGTH = 100.0  # tokens of an answer that these limits are meant for
-_SHORTEST, _LONGEST = 20.0, 125.0  # beyond that the length does not count
+_LENGTH = 100.0  # the length of answer, in tokens, that these limits are meant for
+_SHORTEST, _LONGEST = 20.0, 125.0  # tokens: shorter and longer answers count as these
 _MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
 
 
@@ -20,12 +20,13 @@ _MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
 class Accounts:
     """The accounts of a policy, in tokens. They outlive an answer, and the process.
 
-    loss_budget: what may still be lost. How much of it an answer begins with depends on its length,
-    as far as that is foreseen by the last ones and by what the request allows, and on what answers
-    have won lately. refunded: to this answer. exploration_budget: what trying a draft model may
-    cost. usual: tokens of an answer, and won: tokens that one won; both are running means. lengths:
-    of the last two answers. catch_up_penalty: what catching up of a draft model has to win, by its
-    cost. speed: tokens emitted lately in the time of a plain step.
+    loss_budget: what may still be lost. An answer begins with more of it the longer it is expected
+    to be (from the last answers and the request's limit), and the more answers have won lately.
+    refunded: what was refunded to this answer. exploration_budget: what trying a draft model may
+    cost. usual, won: running means of the tokens in an answer and of the tokens that an answer won.
+    lengths: tokens of the last two answers. catch_up_penalty: a draft model's catching up with the
+    text has to win so many times its cost. speed: tokens emitted lately in the time of a plain
+    step.
     """
 
     loss_budget: float = LOSS_BUDGET
@@ -42,7 +43,7 @@ class Accounts:
     _scale: float = 1.0
 
     def begin(self, max_tokens: int | None) -> None:
-        """Begin an answer of at most `max_tokens` with what is left, within limits."""
+        """Begin an answer of at most `max_tokens` with the loss budget that is left, clamped."""
         length = min(self.usual, max_tokens or _LONGEST)
         self._scale = min(max(length, _SHORTEST), _LONGEST) / _LENGTH
         least, most = self._scale * LEAST_LOSS_BUDGET, self._scale * LOSS_BUDGET
@@ -51,7 +52,7 @@ class Accounts:
         self.loss_budget = min(max(self.loss_budget, least), most)
 
     def end(self, n_emitted: int) -> None:
-        """End an answer of so many tokens."""
+        """End an answer of `n_emitted` tokens."""
         self.usual += (n_emitted - self.usual) / 8
         self.won += (self._won_now - self.won) / 4
         self.lengths = self.lengths[1], n_emitted
@@ -62,32 +63,34 @@ class Accounts:
         self.refunded = self._won_now = self._caught_up = self._won_by_model = 0.0
 
     def count(self, won: float, n_emitted: int) -> None:
-        """Count a step that won so many tokens against plain decoding, or lost them."""
+        """Count a step that won `won` tokens against plain decoding; below 0 it lost them."""
         self._won_now += won
         self.loss_budget += won + EXPLORE * n_emitted
         saved = self.exploration_budget + EXPLORE * n_emitted
         self.exploration_budget = min(saved, _MOST_EXPLORATION)
 
     def count_catch_up(self, lost: float, won: float) -> None:
-        """Count what catching up cost a draft model in a step, and what its draft won."""
+        """Count the tokens that a draft model lost by catching up in a step, and that it won."""
         self._caught_up += lost
         self._won_by_model += won
 
     def refund(self, won: float) -> None:
-        """Refund what a forbidden draft would have won: the budget is too strict with this text."""
+        """Refund, within limits, the tokens that a forbidden draft would have won: the budget was
+        too strict for this text.
+        """
         missing = self._scale * LEAST_LOSS_BUDGET - self.loss_budget
         refund = max(0.0, min(won, missing, MOST_REFUND - self.refunded))
         self.loss_budget += refund
         self.refunded += refund
 
     def learned(self) -> dict[str, Any]:
-        """Return what is known of the answers that have ended."""
+        """Return the accounts of the answers that have ended, as plain data for JSON."""
         return {
             field.name: getattr(self, field.name) for field in fields(self) if field.name[0] != "_"
         }
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned. Raises ValueError for what cannot be."""
+        """Adopt what `learned` returned. Raises ValueError for impossible values."""
         accounts = Accounts(**state)
         before, last = accounts.lengths
         accounts.lengths = int(before), int(last)

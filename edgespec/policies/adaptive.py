@@ -1,14 +1,14 @@
-"""The policy that drafts what is expected to pay on this device, and nothing where nothing does.
+"""The policy that drafts what is expected to be faster on this device, and else decodes plainly.
 
-Time has a price: the tokens that the loop emits a second. Growth makes of it what is drafted; this
-policy sets the limits.
+Time has a price: the tokens that the loop emits a second. This policy sets the price and the other
+limits; `Growth` chooses within them what is drafted.
 
-Two budgets keep the promise of never being slower if estimates are wrong. The *loss budget* is
-what may still be lost against plain decoding: it begins with a little, losses use it up, gains
-fill it, and no draft may risk more than is left. An answer begins with what is left, within
-limits that depend on how long answers are and on what drafts have won, and gets a *refund* if
-drafts that the budget forbade prove right. The *exploration budget* is the share of time that may
-be spent on trying a draft model that is expected to lose.
+Two budgets keep the promise of never being slower, even if estimates are wrong. The *loss budget*
+is what may still be lost against plain decoding: it starts small, losses use it up, gains fill it,
+and no draft may risk more than is left. An answer begins with what is left, within limits that
+depend on how long answers are and on what drafts have won. It gets a *refund* if drafts that the
+budget forbade prove right. The *exploration budget* is the share of time that may be spent on
+trying a draft model that is expected to lose.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from .rest import Rest
 
 logger = logging.getLogger("edgespec.adaptive")
 
-RISK = 1.05  # the costs of a draft count so many times: the best of many estimates is too good
+RISK = 1.05  # a factor on a draft's costs, for the best of many estimates is too optimistic
 MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
-WIDE = 0.05  # where no token below this pays, drafters of unlikely guesses are left alone
+WIDE = 0.05  # drafters of unlikely guesses rest where no token below this probability can pay
 _NOT_MEASURED = "costs are not measured yet"
-_SHORT = 8  # tokens that an answer is sure to have; then half of it is always to come
-_IN_SIGHT, _GROWTH = 16, 4  # it is like the last two so far ahead: 16 and 4 times what it has
-_PLAIN_EVERY = 48  # steps that draft, at most, before one is plain
-_PAUSE = 16  # steps for which a draft model that would not pay is not asked again
+_SHORT = 8  # tokens that are always expected to come; later, as many as there are already
+_IN_SIGHT, _GROWTH = 16, 4  # foresight: 16 tokens, and 4 for each token of the answer so far
+_PLAIN_EVERY = 48  # after at most so many drafting steps, one is plain
+_PAUSE = 16  # steps for which a draft model that is not worth its time is not asked again
 
 
 class Adaptive(Policy):
-    """The policy behind "auto". costs: measured, and corrected by every step.
+    """The policy that "auto" chooses unless the settings name a depth.
 
-    Until costs are known it decodes plainly.
-    A plain step is taken now and then in any case, for nothing else tells what plain decoding
-    takes; the first step is one, because the profile may have been measured in a slower moment.
+    costs: the measured costs of evaluations, corrected by every step. Until they are known it
+    decodes plainly. Now and then it takes a plain step in any case, because nothing else tells how
+    long plain decoding takes. The first step is plain, because the profile may have been measured
+    in a slower moment.
     """
 
     costs: Costs
@@ -64,7 +65,7 @@ class Adaptive(Policy):
         self._n_emitted = 0
         self._pause = 0  # steps until a model is asked again
         self._forbidden: Forbidden | None = None
-        self._right: list[int] = []  # tokens of that draft that were emitted since
+        self._right: list[int] = []  # indices of that draft's tokens that were emitted since
 
     def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
         """Begin an answer with what is left of the loss budget, within limits."""
@@ -88,7 +89,7 @@ class Adaptive(Policy):
         )
 
     def limits(self, budget: Budget) -> Limits:
-        """Return how many tokens may be drafted, at which price."""
+        """Return the limits of the next draft: how many tokens, at which price of time."""
         self._n_emitted, costs = budget.n_emitted, self.costs
         if not costs.known:
             self.reason = _NOT_MEASURED
@@ -112,7 +113,7 @@ class Adaptive(Policy):
         )
 
     def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> None:
-        """Correct costs, the price of time and both budgets by the figures of a step."""
+        """Update the costs, the price of time and both budgets with the figures of a step."""
         reading_s = growth.reading_s if growth else 0.0
         if not self.costs.known:
             return
@@ -130,7 +131,7 @@ class Adaptive(Policy):
         plain = self.costs.plain_s(n_past)
         rate = step.n_emitted / max(step.total_s, 1e-9)
         if not self._price and step.n_evaluated == 1:
-            rate *= self.accounts.speed  # what other steps make of it
+            rate *= self.accounts.speed  # as drafting steps have sped it up so far
         self._price += MEMORY * (rate - self._price) if self._price else rate
         self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
         if self.costs.profile.draft:
@@ -150,31 +151,31 @@ class Adaptive(Policy):
             self._rest.can_act = False
 
     def plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as the last ones took, None before there were some.
+        """Return the seconds of a plain step as lately measured, None before there were enough.
 
-        Hidden states for a head are no part of plain decoding.
+        The time for a head's hidden states is left out: plain decoding does not need them.
         """
         seconds = self.costs.seen_plain_s(n_past)
         return None if seconds is None else seconds - self._tapping_s
 
     def shared(self) -> Sequence[Learns]:
-        """Return what tells the gain of a draft model, whoever asks."""
+        """Return the counter of the draft model's gain, which all owners' answers share."""
         return [self.draft_gain]
 
     def learned(self) -> dict[str, Any]:
-        """Return the accounts of the answers so far, as drafters.base.Learns has it."""
+        """Return the accounts of the answers so far, as `drafters.base.Learns` describes."""
         self._end()
         return {"accounts": self.accounts.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned, and forget what this answer has shown so far."""
+        """Adopt what `learned` returned, and forget what this answer has shown so far."""
         self._end()
         if "accounts" in state:
             self.accounts.relearn(state["accounts"])
         self._since_plain, self._price, self._rest = 1, 0.0, Rest()
 
     def _end(self) -> None:
-        """Learn from an answer that has ended, once."""
+        """Learn from the answer that has ended, unless that was done already."""
         if self._n_emitted:
             self.accounts.end(self._n_emitted)
             self.draft_gain.end()
@@ -187,18 +188,18 @@ class Adaptive(Policy):
 
     @property
     def _tapping_s(self) -> float:
-        """The seconds that hidden states take the target in a step of this answer."""
+        """The seconds a step that the target spends on hidden states; 0 while the head rests."""
         return self.costs.tapping_s if self._rest.can_act else 0.0
 
     def _forget_stale_costs(self) -> None:
-        """Delete a profile that no longer fits from the disk, once."""
+        """Delete the profile from the disk if it no longer fits the device; only once."""
         if self.stale and not self._told_stale:
             logger.info("the measured costs no longer fit this device; the next load measures anew")
             self.costs.profile.forget()
             self._told_stale = True
 
     def _learn_from(self, growth: Growth, step: StepStats) -> None:
-        """Take what growth says of a step besides its draft."""
+        """Learn from what growth reports of a step in addition to its draft."""
         self.accounts.exploration_budget -= growth.explored
         if growth.forbidden and not self._forbidden:
             self._forbidden, self._right = growth.forbidden, []
@@ -208,7 +209,7 @@ class Adaptive(Policy):
                 self._pause = _PAUSE
 
     def _look_back(self, verified: Verified) -> None:
-        """Refund what a forbidden draft would have won, once it has ended or proved wrong."""
+        """Refund what a forbidden draft would have won, once the text has left or finished it."""
         if not self._forbidden:
             return
         draft, cost = self._forbidden
@@ -237,10 +238,10 @@ def make(context: PolicyContext) -> Adaptive:
 
 
 def _tokens_ahead(budget: Budget, usual: int) -> int:
-    """Return how many tokens of an answer are to come, for all that is known of it.
+    """Return how many more tokens of an answer are expected.
 
-    They are as many as it has already, or as it lacks of the `usual` length. The latter counts only
-    gradually, as the answer grows: it is not known before that it will be as long.
+    They are as many as it has already, or as many as it lacks of the `usual` length, if that is
+    more. The latter counts gradually as the answer grows: before, it may well end earlier.
     """
     in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
     like_others = min(usual - budget.n_emitted, in_sight)

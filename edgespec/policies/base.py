@@ -1,4 +1,4 @@
-"""The contract of policies: what is worth its time, within which limits."""
+"""The contract of policies, which set the limits of each step's draft."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """The limits of one draft, within which growth takes what gains most.
+    """The limits of one draft. Within them, `Growth` takes what gains most.
 
-    nodes: most drafted tokens; 0: the step is plain. price: tokens that a second costs, by the
-    seconds that `costs` tells; at 0 time costs nothing, and `costs` may be None. margin: tokens
-    that a draft must gain. loss: those that it may lose. explore: those that may be lost by trying
-    a model that is expected to lose. n_ahead: tokens of the answer that are expected to come.
-    reading: how many times the time counts in which a model reads what it has not read. p_min:
-    lookups draft no path below this probability. at_least: shorter drafts are none. max_leaves: of
-    the tree, fewer if the target evaluates fewer. paused: no model is opened where the text ends.
-    lookups_only: none is opened at all.
+    nodes: most drafted tokens; 0 makes the step plain. price: the tokens that a second costs, with
+    seconds from `costs`; at price 0 time costs nothing, and `costs` may be None. margin: tokens
+    that a draft must gain. loss: tokens that a draft may lose. explore: tokens that may be lost by
+    trying a model that is expected to lose. n_ahead: tokens of the answer that are expected to
+    come. reading: a factor on the time in which a model reads text that it has not read yet. p_min:
+    lookups draft no path below this probability. at_least: no draft is made of fewer tokens.
+    max_leaves: most leaves of the tree; the target may allow fewer. paused: no model is evaluated
+    where the text ends. lookups_only: no model is evaluated at all.
     """
 
     nodes: int = 0
@@ -49,11 +49,11 @@ PLAIN = Limits()
 
 
 class Policy:
-    """Says at every step within which limits a draft grows. Subclasses say what differs.
+    """Sets the limits of the draft at every step. Subclasses override what differs.
 
-    reason: why nothing was drafted in the last plain step, in a few words. costs: by which it
-    decides, if it does. roles: what each drafter may do in this answer; a policy may replace them
-    between steps.
+    reason: why nothing was drafted in the last plain step, in a few words. costs: the costs that it
+    decides by, None if it does not use any. roles: what each drafter may do in this answer; a
+    policy may replace them between steps.
     """
 
     reason = "nothing to draft"
@@ -65,25 +65,25 @@ class Policy:
         self.roles = (Role.MATCHED,) * len(drafters)
 
     def limits(self, budget: Budget) -> Limits:
-        """Return the limits of the next draft: at most `budget.limit` nodes."""
+        """Return the limits of the next draft, which has at most `budget.limit` nodes."""
         raise NotImplementedError
 
     def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> None:
-        """Learn from the figures of a step. growth: of its draft, None if none was grown."""
+        """Learn from the figures of a step. growth: its draft's growth, None if there was none."""
 
     def plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as measured, None if that is not known."""
+        """Return the measured seconds of a plain step, None if they are not known."""
         return None
 
     def learned(self) -> Mapping[str, Any]:
-        """Return what goes on in another process, as `drafters.base.Learns` has it."""
+        """Return what a later process should know, as `drafters.base.Learns` describes."""
         return {}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned."""
+        """Adopt what `learned` returned."""
 
     def shared(self) -> Sequence[Learns]:
-        """Return parts that learn from everybody, and that no answer depends on."""
+        """Return the parts that learn from all owners' answers, and that affect no answer."""
         return ()
 
 
@@ -91,9 +91,9 @@ class Policy:
 class PolicyContext:
     """The parts that a policy may be made from.
 
-    config: the user's settings, `config.options` among them. costs: returns what evaluations cost
-    on this device; measures it where it is not known. max_leaves: of a tree, by the drafters that
-    are used and by the target.
+    config: the user's settings, including `config.options`. costs: a function that returns what
+    evaluations cost on this device, and measures it if that is not known. max_leaves: most leaves
+    of a tree that the target and the drafters in use allow.
     """
 
     config: SpeculativeConfig

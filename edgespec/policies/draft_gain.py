@@ -8,16 +8,17 @@ from typing import Any
 
 from ..types import StepStats
 
-MOST_ANSWERS = 64  # that count: earlier ones fade
+MOST_ANSWERS = 64  # answers that count; earlier ones fade
 _NAME = "draft_gain"
 
 
 class DraftGain:
-    """Sums the time of answers for which a draft model was loaded, and the time that its own
-    drafts saved.
+    """Sums the time spent on answers while a draft model was loaded, and the time that the model's
+    own drafts saved.
 
-    Steps in which only lookups drafted save nothing here: they would do the same without it.
-    answers: how many count, MOST_ANSWERS at most. Both times are in seconds, and earlier ones fade.
+    Steps in which only lookups drafted save nothing here: they would do the same without the model.
+    answers: how many answers count, at most MOST_ANSWERS. spent_s, saved_s: seconds; those of
+    earlier answers fade.
     """
 
     def __init__(self) -> None:
@@ -27,11 +28,11 @@ class DraftGain:
 
     @property
     def value(self) -> float:
-        """The time of plain steps in place of its own, over the time with it; 1 before any."""
+        """The speed-up: the time without the model over the time with it; 1 before any answer."""
         return (self.spent_s + self.saved_s) / self.spent_s if self.spent_s else 1.0
 
     def count(self, step: StepStats, plain_s: float) -> None:
-        """Count a step. plain_s: seconds of a plain one in its place."""
+        """Count a step. plain_s: the seconds of a plain step at the same place."""
         self._spent_s += step.total_s
         if step.draft_evaluated:
             self._saved_s += step.n_emitted * plain_s - step.total_s
@@ -47,14 +48,14 @@ class DraftGain:
         self._spent_s = self._saved_s = 0.0
 
     def learned(self) -> dict[str, Any]:
-        """Return the sums of the answers that have ended, {} where there were none."""
+        """Return the sums of the answers that have ended, {} if there were none."""
         if not self.answers:
             return {}
         return {_NAME: {"answers": self.answers, "spent_s": self.spent_s, "saved_s": self.saved_s}}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
-        """Take what `learned` returned, if it is there. Raises ValueError, TypeError or KeyError
-        for what cannot be.
+        """Adopt what `learned` returned, if `state` has it. Raises ValueError, TypeError or
+        KeyError for impossible values.
         """
         if _NAME not in state:
             return

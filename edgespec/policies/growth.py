@@ -1,7 +1,7 @@
-"""Growth of a draft: the one place that asks whether a token is worth its time.
+"""Growth of a draft: the one place that decides whether a token is worth its time.
 
-Lookups guess for nothing; a model is evaluated only where what it is expected to add is worth the
-time. docs/concepts/decisions.md has the rules, with examples.
+The guesses of lookups are free. A model is evaluated only where the tokens that it is expected to
+add are worth the time. docs/concepts/decisions.md has the rules, with examples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .base import Limits
 from .guesses import MODEL, Guesses, Node, first_path
 from .worth import OpenedWorth, Worth
 
-_BESIDE = 0.6  # share of their gain that free guesses add to that of a model at the root
+_BESIDE = 0.6  # share of the free guesses' gain that is added to the gain of a model at the root
 _NO_MATCH, _TOO_SLOW, _TOO_UNSURE = "no match", "draft too slow", "drafts too unsure"
 _NOT_MEASURED = "costs are not measured yet"
 
@@ -25,7 +25,7 @@ _gain = operator.attrgetter("gain")
 
 
 class Expand(NamedTuple):
-    """A wish: what may follow these states, by a model."""
+    """A request for the tokens that a model expects after these states."""
 
     drafter: Drafter
     states: list[State]
@@ -36,28 +36,32 @@ class Expand(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A wish: the token that a model draws after a state."""
+    """A request for the token that a model draws after a state."""
 
     drafter: Drafter
     state: State
 
     def do(self) -> tuple[int, Distribution]:
-        """Return the token, and what it was drawn from."""
+        """Return the token, and the distribution that it was drawn from."""
         return self.drafter.draw(self.state)
 
 
 class Forbidden(NamedTuple):
-    """Free guesses that only the loss budget forbade. cost: tokens that they would have cost."""
+    """Free guesses that only the loss budget kept from being drafted.
+
+    cost: the tokens that their evaluation would have cost.
+    """
 
     draft: Draft
     cost: float
 
 
 class _Plan(NamedTuple):
-    """A draft that may be made: the first n free guesses, and what `model` adds after `top`.
+    """A possible draft: the first n free guesses, and what a model adds where it is opened.
 
-    worth: of what it adds. most: tokens that it may add. pays: those that it is expected to gain,
-    reading apart.
+    gain: tokens that the whole draft is expected to gain. opened: the opened model, None for free
+    guesses alone. most: tokens that the model may add. pays: tokens that the model is expected to
+    gain, without the cost of reading text that it has not read yet.
     """
 
     gain: float
@@ -68,15 +72,17 @@ class _Plan(NamedTuple):
 
 
 class Growth:
-    """The draft of one step. It evaluates, draws and times nothing: `next` says what it wants done.
+    """Grows the draft of one step. It evaluates and draws nothing itself: `next` returns what the
+    caller has to do.
 
-    lookups: drafters that guess for nothing, first those whose guesses are likely. models: drafters
-    of which at most one is opened. matcher: of the request's constraint.
+    lookups: drafters whose guesses are free, those with likely guesses first. models: drafters that
+    evaluate a model; at most one of them is opened. matcher: the matcher of the request's
+    constraint.
 
-    draft: what was grown, once nothing is wanted any more. forbidden: free guesses that only the
-    loss budget forbade. reading_s: seconds in which a model read what it had not read. explored:
-    tokens that it may lose as a trial. idle: a model was not worth its time. reason: why nothing
-    is drafted; "" where a model pauses, and the last reason holds.
+    draft: the finished draft, once `next` returns None. forbidden: free guesses that only the loss
+    budget forbade. reading_s: seconds in which the model reads text that it had not read. explored:
+    tokens that a trial of a model may lose. idle: True if a model was not worth its time. reason:
+    why nothing is drafted; "" while models pause, which means that the last reason still holds.
     """
 
     def __init__(
@@ -101,7 +107,9 @@ class Growth:
         self._steps = self._grow()
 
     def next(self, result: Any = None) -> Expand | Draw | None:
-        """Return what is wanted next, None if nothing is. result: of what was wanted last."""
+        """Return what the caller has to do next, None if the draft is finished. result: the result
+        of the last request.
+        """
         return self._steps.send(result)
 
     def _grow(self) -> Generator[Expand | Draw | None, Any, None]:
@@ -127,7 +135,7 @@ class Growth:
             yield None
 
     def _recall(self, model: Drafter) -> Generator[Expand, Any, None]:
-        """Let a model say what it has evaluated before: that takes no time."""
+        """Collect the guesses that a model has evaluated before, which takes no time."""
         node, state = self._guesses.root, model.root()
         work = self._at_root[model] = model.work([state])
         while work is not None and not work.n_tokens:
@@ -139,7 +147,7 @@ class Growth:
             work = model.work([state])
 
     def _free(self, nodes: Sequence[Node]) -> _Plan:
-        """Return the plan of free guesses alone."""
+        """Return the plan that drafts free guesses alone."""
         worth, margin = self._worth, self._limits.margin
         n, gain, n_wished, wished = worth.free([(node.prob, node.depth) for node in nodes])
         if gain <= margin < wished:
@@ -148,8 +156,9 @@ class Growth:
         return _Plan(gain, n)
 
     def _best(self, nodes: Sequence[Node], free: _Plan) -> _Plan:
-        """Return the plan that gains most: free guesses alone, or with a model where the text ends
-        or where their likeliest path ends; else a trial of a model, or no draft.
+        """Return the plan that gains most: free guesses alone, or free guesses and a model that
+        continues the text or their likeliest path. If none gains enough, return a trial of a model,
+        or a plan without a draft.
         """
         margin, root = self._limits.margin, self._guesses.root
         tops = dict.fromkeys((root, first_path(nodes[: free.n], root)))
@@ -177,7 +186,7 @@ class Growth:
     def _opening(
         self, model: Drafter, top: Node, nodes: Sequence[Node], free: _Plan
     ) -> Iterator[_Plan]:
-        """Yield the plan with a model after a node, if that can be."""
+        """Yield the plan that opens a model after a node, if the model can be evaluated there."""
         is_root = top is self._guesses.root
         state = model.root()
         for node in top.path():
@@ -204,8 +213,8 @@ class Growth:
         yield _Plan(gain, n, _Opened(model, worth, top, state), most, pays)
 
     def _may_explore(self, trial: _Plan) -> bool:
-        """Return whether a model that is expected to lose is tried: if it could gain with every
-        token right, and the exploration budget has what it may lose.
+        """Return whether to try a model that is expected to lose. It is tried if it would gain with
+        every token right, and the exploration budget covers what it may lose.
         """
         assert trial.opened
         worth, limits = trial.opened.worth, self._limits
@@ -217,7 +226,7 @@ class Growth:
         return True
 
     def _against(self, worth: OpenedWorth) -> str:
-        """Return why a model is not opened that is expected to lose."""
+        """Return the reason for which a model that is expected to lose is not opened."""
         if not worth.is_hopeless:
             return _TOO_UNSURE
         costs = self._worth.costs
@@ -226,8 +235,8 @@ class Growth:
     def _evaluate(
         self, opened: _Opened, n_before: int, limit: int
     ) -> Generator[Expand | Draw, Any, None]:
-        """Evaluate a model where it is opened, after n nodes, and on from there as long as that
-        pays.
+        """Evaluate a model where it is opened, after `n_before` nodes, and go on from there as long
+        as that is worth its time. limit: most nodes of the draft.
         """
         nodes, model, work = [opened.top], opened.model, opened.worth.work
         one_pass = opened.worth.forecast.one_pass
@@ -247,8 +256,8 @@ class Growth:
     def _drawn(
         self, opened: _Opened, node: Node, chance: float, n_before: int
     ) -> Generator[Draw, Any, Children]:
-        """Draw the token after a node, if that is worth its time: whatever it is, it and all before
-        it stay.
+        """Draw the token after a node, if that is worth its time. Whichever token is drawn, it and
+        all before it are part of every draft from then on.
         """
         prob = opened.probs[node] * chance
         if not opened.worth.pays(n_before + opened.n_evaluated, prob):
@@ -261,9 +270,10 @@ class Growth:
 
 
 class _Opened:
-    """A model and its nodes from where it is opened.
+    """A model, and its nodes from the one where it is opened.
 
-    states, probs: of each, as the model alone sees them. n_evaluated: those after the first.
+    states, probs: the model's state and path probability at each node, by the model alone.
+    n_evaluated: how many nodes were evaluated, without the first.
     """
 
     def __init__(self, model: Drafter, worth: OpenedWorth, top: Node, state: State) -> None:
@@ -272,7 +282,7 @@ class _Opened:
         self.probs = {top: top.prob}
         self.n_evaluated, self._n_leaves = 0, 1
         self._waiting: dict[Node, None] = {}
-        self._continued: set[Node] = set()  # before evaluated ones
+        self._continued: set[Node] = set()  # parents of evaluated nodes
 
     def evaluated(self, node: Node) -> None:
         """Count a node that was evaluated."""
@@ -283,7 +293,7 @@ class _Opened:
             self._continued.add(node.parent)
 
     def add(self, node: Node, children: Children) -> None:
-        """Add what the model says after a node."""
+        """Add the children that the model guesses after a node."""
         most, step = self.worth.forecast.max_depth, self.model.step
         goes_on = not most or node.depth + 1 - self.top.depth < most
         state, prob = self.states[node], self.probs[node]
@@ -295,9 +305,9 @@ class _Opened:
                 self._waiting[child] = None
 
     def worth_evaluating(self, n_before: int, limit: int) -> list[Node]:
-        """Return the nodes that are worth evaluating next, in one call; none if nothing is."""
+        """Return the nodes that are worth evaluating next, in one call; [] if none is."""
         worth, nodes = self.worth, self._open()
-        n = n_before + self.n_evaluated + 1  # nodes that are likelier than what comes
+        n = n_before + self.n_evaluated + 1  # nodes that are likelier than the next ones
         if n >= limit or not nodes:
             return []
         prob = self.probs[nodes[0]]

@@ -1,8 +1,8 @@
-"""The tree of everything that is guessed in a step, by lookups and by a model.
+"""The tree of all guesses in a step, by lookups and by a model.
 
-A path's probability is the product of what its tokens are estimated at. Nodes are taken in falling
-order of it, as in EAGLE-2 (arXiv 2406.16858), so the first n of them are the tree of n nodes with
-the most accepted tokens to expect.
+A path's probability is the product of its tokens' estimated acceptance probabilities. Nodes are
+taken in falling order of path probability, as in EAGLE-2 (arXiv 2406.16858). So the first n nodes
+form the tree of n nodes with the most expected accepted tokens.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from ..drafters.base import NOT_DRAWN, NOWHERE, Children, Drafter, State
 from ..sampling.base import Matcher
 from ..types import Distribution, Draft, Work
 
-_SIBLINGS = 0.8  # of what likelier siblings leave, most that a token is estimated at
-MODEL = -1  # in place of a lookup's index
+_SIBLINGS = 0.8  # a token is estimated at no more than this share of what likelier siblings leave
+MODEL = -1  # the source of a model's guesses, in place of a lookup's index
 
 Guess = tuple[int, float, int]
-"""A token, its acceptance probability, and the index of the lookup that says so."""
+"""A token, its acceptance probability, and the index of the lookup that guesses it (or MODEL)."""
 
 _likelier = operator.itemgetter(1)
 
 
 class Node:
-    """A guess, or the text itself, which has no parent.
+    """A guessed token, or the text itself (the root), which has no parent.
 
-    depth: from 1. prob: that it and all before it are accepted. source: index of the lookup that
-    guesses it, -1 for a model. drawn: what it was drawn from; None for a token that is matched.
-    states: of the lookups, once they were asked. said: what a model says after it, None before it
-    was asked. stays: the node after it that is in every draft.
+    depth: 1 for the first token. prob: the probability that it and all before it are accepted.
+    source: the index of the lookup that guesses it, MODEL for a model. drawn: the distribution that
+    it was drawn from; None for a token that is matched. states: the states of the lookups after it,
+    once they were asked. said: a model's guesses after it, None before the model was asked. stays:
+    the child that is part of every draft, if there is one. after: its children by token.
     """
 
     __slots__ = (
@@ -56,14 +57,14 @@ class Node:
         self.after: dict[int, Node] = {}
 
     def child(self, token: int) -> Node:
-        """Return the node of a token after this one, the same one at each call."""
+        """Return the child node of a token; the same node at each call."""
         node = self.after.get(token)
         if node is None:
             node = self.after[token] = Node(self, token, self.depth + 1)
         return node
 
     def path(self) -> list[Node]:
-        """Return the nodes from the text's first child to this one; none for the text."""
+        """Return the nodes from the first guess to this one, [] for the text itself."""
         nodes, node = [], self
         while node.parent is not None:
             nodes.append(node)
@@ -74,8 +75,9 @@ class Node:
 class Guesses:
     """The guesses after a text. Equal tokens after the same path are one node.
 
-    lookups: those that guess for nothing, first those whose guesses are likely. max_leaves: of the
-    tree. matcher: of the request's constraint. p_min: lookups guess no path below this probability.
+    lookups: drafters whose guesses are free, those with likely guesses first. max_leaves: most
+    leaves of the tree. matcher: the matcher of the request's constraint. p_min: lookups guess no
+    path below this probability. n_staying: nodes that are part of every draft.
     """
 
     def __init__(
@@ -92,17 +94,18 @@ class Guesses:
         self.n_staying = 0
 
     def stay(self, node: Node) -> None:
-        """Let a node and all before it be in every draft from now on."""
+        """Make a node and all before it part of every draft from now on."""
         while node.parent is not None and node.parent.stays is None:
             node.parent.stays = node
             self.n_staying += 1
             node = node.parent
 
     def nodes(self, limit: int, least: Sequence[float]) -> list[Node]:
-        """Return at most `limit` nodes, in falling path probability after those that stay.
+        """Return at most `limit` nodes: first those that stay, then others in falling path
+        probability.
 
-        least[i]: they end before node i if that is less likely; the last entry holds for all
-        further nodes.
+        least[i]: the list ends before node i if that node is less likely than this; the last entry
+        holds for all further nodes.
         """
         nodes: list[Node] = []
         lowest, last = min(least), len(least) - 1
@@ -131,9 +134,8 @@ class Guesses:
         return nodes
 
     def _guesses(self, node: Node, stays: Node | None, least: float) -> list[Guess]:
-        """Return the guesses after a node, the likeliest first, all together at most certain.
-
-        Next to a drawn token there are none.
+        """Return the guesses after a node, the likeliest first. Their probabilities sum to at most
+        one. A drawn token has no siblings.
         """
         if stays and stays.drawn:
             return []
@@ -150,9 +152,10 @@ class Guesses:
         return [g for g in guesses if g[0] != stays.token] if stays else guesses
 
     def _combined(self, node: Node, least: float) -> list[Guess]:
-        """Return what a model says after a node, and lookups with a share of what it leaves.
+        """Return the guesses of the model and of the lookups after a node.
 
-        Of several that guess a token the surest counts.
+        Lookups share the probability that the model's guesses leave. If several of them guess the
+        same token, the highest estimate counts.
         """
         said = node.said
         if said and said[0][0] == NOT_DRAWN:
@@ -190,7 +193,7 @@ class Guesses:
         return node.states
 
     def draft(self, nodes: Sequence[Node], model: str, evaluated: Sequence[Work]) -> Draft:
-        """Return the draft of these nodes in depth-first order, siblings as they were taken."""
+        """Return the draft of these nodes in depth-first order, siblings in the order given."""
         parents: tuple[int, ...] = ()
         before = (self.root, *nodes)
         if not all(node.parent is b for node, b in zip(nodes, before, strict=False)):
@@ -207,7 +210,7 @@ class Guesses:
 
 
 def _depth_first(nodes: Sequence[Node], root: Node) -> tuple[list[Node], tuple[int, ...]]:
-    """Return the nodes in depth-first order, siblings as they were taken, and their parents."""
+    """Return the nodes in depth-first order and their parents; siblings keep the order given."""
     after: dict[Node | None, list[Node]] = {}
     for node in nodes:
         after.setdefault(node.parent, []).append(node)
@@ -223,7 +226,7 @@ def _depth_first(nodes: Sequence[Node], root: Node) -> tuple[list[Node], tuple[i
 
 
 def first_path(nodes: Sequence[Node], root: Node) -> Node:
-    """Return the last node of the path of each node's likeliest child."""
+    """Return the last node of the path that always follows the likeliest child."""
     end = root
     for node in nodes:
         if node.parent is end:
@@ -232,5 +235,5 @@ def first_path(nodes: Sequence[Node], root: Node) -> Node:
 
 
 def _drawn_from(node: Node) -> Distribution:
-    """Return what a token was drawn from; one that was not drawn had probability one."""
+    """Return the distribution of a token: the one it was drawn from, else certainty."""
     return node.drawn or Distribution([node.token], [1.0])

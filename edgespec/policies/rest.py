@@ -1,30 +1,31 @@
-"""The rest of a head that is not worth what it costs: the target gives it no hidden states then."""
+"""Resting of a head that is not worth its cost: meanwhile the target gives no hidden states."""
 
 from __future__ import annotations
 
-_PATIENCE = 32  # steps of an answer after which a head that was not used is worth nothing
-_LOST = -1.0  # tokens lost in an answer by a head and its states, after which it rests as well
-_ANSWERS = 8  # for which it is left alone then
+_PATIENCE = 32  # a head that was not used in the first so many steps of an answer rests
+_LOST = -1.0  # a head that has lost more tokens than this in an answer, states included, rests too
+_ANSWERS = 8  # for so many answers
 _LATEST = 0.25  # weight of the latest answer in what it usually wins
 
 
 class Rest:
-    """Says when a head rests, and for how long: one that was not used in an answer rests for the
-    rest of it, and for further ones only if it has not won anything in those before.
+    """Decides when a head rests, and for how long.
 
-    can_act: it is not resting now, and the target gives it states.
+    A head that an answer has not used so far rests until the answer ends. It also rests in further
+    answers if it has not won anything in those before. can_act: True while it does not rest, so
+    that the target gives it hidden states.
     """
 
     can_act = False
 
     def __init__(self) -> None:
-        self._answers = 0  # to come without it
-        self._won = 0.0  # tokens in this answer, less those that its states have cost
-        self._usual = 0.0  # tokens that it won in an answer lately
-        self._n_unused: int | None = 0  # steps of this answer; None once it has drafted
+        self._answers = 0  # answers for which it still rests
+        self._won = 0.0  # tokens won in this answer, minus those that its states have cost
+        self._usual = 0.0  # tokens that it has won per answer lately
+        self._n_unused: int | None = 0  # steps of this answer without it; None once it has drafted
 
     def begin(self) -> bool:
-        """Begin an answer, and return whether it rests in it."""
+        """Begin an answer, and return whether the head rests in it."""
         if not self._answers:  # it acted in the last one
             self._usual += _LATEST * (self._won - self._usual)
             if self._won < _LOST and self._usual < 0:
@@ -34,7 +35,7 @@ class Rest:
         return self._answers > 0
 
     def count(self, won: float, drafted: bool) -> bool:
-        """Count a step that won so many tokens, and return whether it rests from now on."""
+        """Count a step in which the head won `won` tokens; return whether it rests from now on."""
         if not self.can_act:
             return False
         self._won += won

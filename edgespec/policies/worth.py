@@ -1,4 +1,4 @@
-"""The worth of drafted tokens: what they are expected to gain, less the price of their time."""
+"""The worth of drafted tokens: the tokens they are expected to gain, minus the price of time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ..drafters.base import LEAST, Forecast
 from ..types import Budget, Work
 from .base import Limits
 
-LOOK_AHEAD = 8  # tokens of a model that are weighed together
-_SURE = 0.4  # chance of failure that a possible loss is weighed with at least
-_ALONGSIDE = 0.35  # share of its probability that a node is worth evaluating with a likelier one
-_RARE = 0.01  # share of drafts that is not weighed
-_POSSIBLE = 1e-9  # what is less likely is never drafted
-_NO_TIME = (0.0,) * 64  # seconds, where time costs nothing
-_CERTAIN = ((1.0, 1.0),)  # the histogram that no model can surpass
+LOOK_AHEAD = 8  # most tokens of a model whose worth is judged together
+_SURE = 0.4  # a possible loss is weighted with at least this probability
+_ALONGSIDE = 0.35  # share of its probability by which a node evaluated with a likelier one counts
+_RARE = 0.01  # classes with at most this share of drafts are left out
+_POSSIBLE = 1e-9  # less likely tokens are never drafted
+_NO_TIME = (0.0,) * 64  # seconds of steps if time costs nothing
+_CERTAIN = ((1.0, 1.0),)  # the histogram of a model that is always right
 
 
 class Worth:
     """The worth of nodes within the limits of a step, in tokens.
 
-    seconds: of steps of 0, 1, 2, … tokens; zeros where time costs nothing. least: the least path
-    probability of the 1st, 2nd, … node that can pay.
+    seconds: the seconds of steps of 0, 1, 2, … tokens; zeros if time costs nothing. least: the
+    least path probability at which the 1st, 2nd, … node can be worth its time.
     """
 
     def __init__(self, limits: Limits, budget: Budget) -> None:
@@ -38,23 +38,24 @@ class Worth:
         self.least = [max(prob, floor) for prob in pays]
 
     def cost(self, n: int, n_before: int = 0) -> float:
-        """Return what n nodes cost the target, after others."""
+        """Return the tokens that n nodes cost the target, added to `n_before` others."""
         return self.price * (self.seconds[n_before + n + 1] - self.seconds[n_before + 1])
 
     def free(self, nodes: Iterable[tuple[float, int]]) -> tuple[int, float, int, float]:
-        """Return (n, gain) of the first nodes that gain most within the loss budget, and without.
+        """Return how many of the first nodes gain most, and their gain: (n, gain) within the loss
+        budget, then the same without that limit.
 
-        nodes: path probability and depth of each.
+        nodes: the path probability and depth of each node.
         """
         n = n_wished = 0
         gain = wished = expected = 0.0
-        reached: dict[int, float] = {}  # of each depth, the probability that it is
+        reached: dict[int, float] = {}  # depth: the probability that it is accepted
         affordable = True
         for i, (prob, depth) in enumerate(nodes, start=1):
             expected += prob
             cost = self.cost(i)
             reached[depth] = reached.get(depth, 0.0) + prob
-            risk = 1 - reached.get(math.ceil(cost), 0.0)  # of accepting less than it costs
+            risk = 1 - reached.get(math.ceil(cost), 0.0)  # fewer tokens are accepted than it costs
             affordable = affordable and cost * max(risk, _SURE) <= self.limits.loss
             if expected - cost > wished:
                 n_wished, wished = i, expected - cost
@@ -63,7 +64,7 @@ class Worth:
         return n, gain, n_wished, wished
 
     def n_best(self, probs: Iterable[float], n_before: int = 0) -> int:
-        """Return how many of these nodes, the likeliest first, gain most after others."""
+        """Return how many of the likeliest of these nodes gain most, added to `n_before` others."""
         gain = most = 0.0
         n = 0
         for i, prob in enumerate(probs, start=1):
@@ -73,18 +74,18 @@ class Worth:
         return n
 
     def opened(self, forecast: Forecast, work: Work) -> OpenedWorth:
-        """Return the worth of what a model adds whose first evaluation is this."""
+        """Return the worth of the tokens that a model adds. work: its first evaluation."""
         return OpenedWorth(self, forecast, work)
 
     def loss_s(self) -> float:
-        """Return the most seconds of a step that may all be lost."""
+        """Return the most seconds that a step may take if its whole draft is rejected."""
         return self.limits.loss / self.price + self.seconds[1] if self.price else math.inf
 
 
 class OpenedWorth:
-    """The worth of a model's tokens where it is opened, in tokens.
+    """The worth, in tokens, of what a model adds where it is opened.
 
-    reading_s: seconds in which it reads what it has not read, but for one token.
+    reading_s: seconds in which it reads the text that it has not read yet, without the last token.
     """
 
     def __init__(self, worth: Worth, forecast: Forecast, work: Work) -> None:
@@ -98,8 +99,9 @@ class OpenedWorth:
                 self.reading_s = costs.draft(*work) - costs.draft(1, work.n_cached)
 
     def expected(self, n: int, prob: float, most: int) -> float:
-        """Return what at most `most` of the model's tokens gain after n nodes, at one of this path
-        probability, before anything is evaluated.
+        """Return the tokens that up to `most` of the model's tokens are expected to gain, before
+        the model is evaluated. They follow a node of path probability `prob`, and are added to n
+        nodes.
         """
         price = self._worth.price
         if not price:
@@ -114,31 +116,31 @@ class OpenedWorth:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if it could not gain with every token right."""
+        """True if it would not gain even with every token right."""
         certain = copy.copy(self)
         certain.forecast, certain._rate = self.forecast._replace(histogram=_CERTAIN), 25
         limits = self._worth.limits
         return certain.expected(0, 1.0, min(LOOK_AHEAD, limits.nodes)) <= limits.margin
 
     def reading(self, usual: Sequence[float]) -> float:
-        """Return the tokens that reading costs a step, spread over the steps to come.
+        """Return the tokens that reading costs each step, if spread over the steps to come.
 
-        usual: acceptance probabilities of the first tokens of a draft.
+        usual: the acceptance probabilities of the first tokens of a draft.
         """
         limits = self._worth.limits
         steps = max(1.0, limits.n_ahead / (1 + sum(usual)))
         return limits.reading * limits.price * self.reading_s / steps
 
     def pays(self, n: int, prob: float, *, unknown: bool = False) -> bool:
-        """Return whether a token of this path probability is worth its time after n nodes, with
-        those that may follow it. unknown: it has to be evaluated first.
+        """Return whether a token of this path probability, with the tokens that may follow it, is
+        worth its time after n nodes. unknown: the model has to be evaluated to guess it.
         """
         return not self._worth.costs or prob >= self._worth.price * self._least_s[unknown][n]
 
     @functools.cached_property
     def _least_s(self) -> tuple[list[float], list[float]]:
-        """The seconds that tokens after 0, 1, 2, … nodes take for each one that is accepted, at
-        best: of known tokens, and of those that have to be evaluated first.
+        """The least seconds per accepted token, for tokens added to 0, 1, 2, … nodes: first for
+        known tokens, then for tokens that the model has to be evaluated for.
         """
         costs, forecast = self._worth.costs, self.forecast
         assert costs
@@ -155,7 +157,9 @@ class OpenedWorth:
         return least
 
     def n_losable(self, n: int) -> int:
-        """Return how many tokens may be added to n nodes if all of them may be lost."""
+        """Return how many tokens may be added to n nodes without exceeding the loss budget even if
+        all are rejected.
+        """
         most_s, seconds = self._worth.loss_s() - self._first_s, self._worth.seconds
         return bisect.bisect_right(
             range(1, self._worth.limits.nodes - n + 1),
@@ -164,9 +168,9 @@ class OpenedWorth:
         )
 
     def n_together(self, n: int, probs: Sequence[float]) -> int:
-        """Return how many of these nodes are worth evaluating in one call: the first, and others.
+        """Return how many of these nodes are worth evaluating in one call, at least 1.
 
-        n: nodes so far, the first one included. probs: path probabilities, falling.
+        n: the nodes so far, including the first of these. probs: their path probabilities, falling.
         """
         forecast, worth, costs, count = self.forecast, self._worth, self._worth.costs, 1
         most, cached = min(len(probs), forecast.together), self.work.n_cached
@@ -181,8 +185,8 @@ class OpenedWorth:
         return count
 
     def _lost_s(self, n: int, most: int) -> list[tuple[float, float]]:
-        """Return for 1, 2, … tokens after n nodes those that are accepted for each unit of the
-        first one's probability, and the seconds that they take.
+        """Return pairs for 1, 2, … tokens added to n nodes: the expected accepted tokens, divided
+        by the first token's probability, and the seconds that the tokens take.
         """
         seconds, further_s = self._worth.seconds, self._further_s
         before, tokens = seconds[n + 1], _expected(self._rate)
@@ -192,7 +196,7 @@ class OpenedWorth:
 
 @functools.cache
 def _expected(rate: int) -> list[float]:
-    """Return the accepted tokens of 1, 2, … for each unit of the first one's probability, where
-    `rate` / 25 of those that follow an accepted one are accepted.
+    """Return the expected accepted tokens of 1, 2, … tokens, divided by the first token's
+    probability. rate: the acceptance rate after an accepted token, in 25ths.
     """
     return list(itertools.accumulate((rate / 25) ** i for i in range(LOOK_AHEAD)))

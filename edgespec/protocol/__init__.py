@@ -1,4 +1,4 @@
-"""The verification protocol: what a device and a server say to each other, byte by byte."""
+"""The verification protocol: the bytes that a device and a verification server exchange."""
 
 from .context import Context
 from .encoding import ERROR, decode, encode, expect, options_of

@@ -1,4 +1,4 @@
-"""The context of a session, with checksums by which both sides find out where they differ."""
+"""The tokens of a session, with checksums that show whether both sides have the same tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class Context:
-    """Token ids and, for every length, the CRC-32 of the ids before it, each as a u32."""
+    """Token ids and, for every length n, the CRC-32 of the first n ids, each as a u32."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
@@ -35,5 +35,5 @@ class Context:
         return self._checksums[length]
 
     def has(self, length: int, checksum: int) -> bool:
-        """Return True if there are `length` tokens and the first ones have this checksum."""
+        """Return True if there are at least `length` tokens and the first `length` match."""
         return length <= len(self.tokens) and self._checksums[length] == checksum

@@ -1,8 +1,8 @@
-"""Frames as bytes: the number of each type and the order of its fields.
+"""Converts frames to bytes and back, with the number of each type and the order of its fields.
 
-One WebSocket is one session; one binary message is one frame; a frame is its type, then its
-fields. `docs/concepts/protocol.md` describes them, `tests/data/protocol_vectors.json` has
-examples for other languages.
+One WebSocket carries one session, and one binary message carries one frame: a byte for its type,
+then its fields. `docs/concepts/protocol.md` describes the frames, and
+`tests/data/protocol_vectors.json` has examples for implementations in other languages.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _Kind = TypeVar("_Kind")
 
 
 def encode(frame: Frame) -> bytes:
-    """Write a frame as a message. An ANSWER without log-probabilities ends before them."""
+    """Return a frame as a message. An ANSWER without log-probabilities leaves this field out."""
     if isinstance(frame, Begin):
         frame = replace(frame, options=with_named(frame.params, frame.options))
     number = _NUMBERS[type(frame)]
@@ -96,7 +96,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes | str) -> Frame:
-    """Read the frame of a message. Raises VerifierFault for anything that is not exactly one."""
+    """Return the frame in a message. Raises VerifierFault unless it is exactly one valid frame."""
     if isinstance(data, str):
         raise VerifierFault("a text message came; frames are binary")
     if not data:
@@ -125,7 +125,7 @@ def decode(data: bytes | str) -> Frame:
 
 
 def options_of(data: bytes | str) -> Options:
-    """Return the options of a BEGIN, whose token ids are not read, and none of other messages."""
+    """Return the options of a BEGIN without reading its token ids, {} for any other message."""
     if isinstance(data, str) or not data.startswith(bytes([_BEGIN_TYPE])):
         return {}
     reader = Reader(data[1:])
@@ -141,7 +141,7 @@ def options_of(data: bytes | str) -> Options:
 
 
 def expect(kind: type[_Kind], frame: Frame) -> _Kind:
-    """Return the frame if it is of this kind. Raises VerifierFault if not."""
+    """Return the frame if it is of this type. Raises VerifierFault if not."""
     if not isinstance(frame, kind):
         raise VerifierFault(
             f"a frame {type(frame).__name__.upper()} came where {kind.__name__.upper()} was due"

@@ -1,11 +1,13 @@
-"""The kinds of field in a frame: how each is written to bytes and read from them.
+"""The types of fields in a frame: how each is written to bytes and read from them.
 
-varint    unsigned LEB128 below 2^64, in as few bytes as it can be written
-u8, u32, u64, f32, f64   little-endian; text: varint of its UTF-8 bytes, then these
+varint    unsigned LEB128 below 2^64, in as few bytes as possible
+u8, u32, u64, f32, f64   little-endian
+text      a varint with the number of its UTF-8 bytes, then these bytes
 ids       varints up to the end of the frame
-parents   varint of their number, at most 255, then a byte for each: the parent + 1, 0 for the root
-options   varint of their number, then for each, by rising name, text name, u8 type, value: 0 a
-          varint below 2, false or true; 1 varint; 2 f64; 3 text
+parents   a varint with their number, at most 255, then a byte for each: the parent + 1, so that 0
+          is the root
+options   a varint with their number, then for each, sorted by name: text name, u8 type, value.
+          Type 0 is a bool, as the varint 0 or 1; type 1 a varint; type 2 an f64; type 3 a text
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _FLOATS = (
     "temperature", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
-_NAMED = {  # settings that change rows and have no place in PARAMS: they travel as options
+_NAMED = {  # settings that change logits rows but have no field in PARAMS travel as options
     name: setting
     for name, setting in settings_of(SamplingParams).items()
     if setting.shapes_rows and name not in (*_FLOATS, "top_k")
@@ -38,7 +40,7 @@ _NAMED = {  # settings that change rows and have no place in PARAMS: they travel
 
 
 class Reader:
-    """Takes the fields of a frame one by one. Raises VerifierFault where they are not there."""
+    """Reads the fields of a frame one by one. Raises VerifierFault if one is missing or wrong."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -101,12 +103,12 @@ class Reader:
         return tuple(ids)
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Read pairs of numbers, their count first."""
+        """Read pairs of numbers; their count comes first."""
         return tuple((self.varint(), self.varint()) for _ in range(self.count()))
 
 
 def varint(value: int) -> bytes:
-    """Write a number as unsigned LEB128."""
+    """Return a number as unsigned LEB128."""
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{value} is no unsigned 64-bit number")
     parts = bytearray()
@@ -165,7 +167,7 @@ def _read_params(reader: Reader) -> SamplingParams:
 
 
 def with_named(params: SamplingParams, options: Options) -> Options:
-    """Return the options of a BEGIN together with the settings that travel by their names."""
+    """Return the options of a BEGIN, and with them the changed settings that travel as options."""
     given = {name: getattr(params, name) for name in _NAMED}
     changed = {
         name: setting.kind(given[name])
@@ -176,7 +178,9 @@ def with_named(params: SamplingParams, options: Options) -> Options:
 
 
 def without_named(params: SamplingParams, options: Options) -> tuple[SamplingParams, Options]:
-    """Return settings and options of a BEGIN, after those that came by name are settings again."""
+    """Return the settings and the options of a BEGIN, after moving the settings that came as
+    options back to the other settings.
+    """
     named: dict[str, Any] = {name: options[name] for name in options if name in _NAMED}
     others = {name: options[name] for name in options if name not in _NAMED}
     try:
@@ -244,7 +248,7 @@ def _read_bool(reader: Reader) -> bool:
 
 
 class Field(NamedTuple):
-    """One kind of field."""
+    """One type of field: the function that writes its value, and the one that reads it."""
 
     write: Callable[[Any], bytes]
     read: Callable[[Reader], Any]

@@ -1,6 +1,6 @@
-"""The frames: what a device and a verification server say to each other, as values.
+"""The frames that a device and a verification server send each other, as dataclasses.
 
-The first five types come from the device, the others from the server.
+The device sends the first five types, the server sends the others.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ..types import Logprob
 
 VERSION = 2
 SUBPROTOCOL = f"edgespec.verify.v{VERSION}"
-"""The name under which WebSockets agree on this version of the protocol."""
+"""The WebSocket subprotocol by which both sides agree on this version of the protocol."""
 
 NO_TOKEN = bytes(16)
 
 Options = Mapping[str, bool | int | float | str]
-"""What is asked for by name beyond the fields of a frame; integers are unsigned, of 64 bits."""
+"""Named requests in addition to the fields of a frame. Integers are unsigned, of 64 bits."""
 
 # codes of an ERROR
 PROTOCOL, MODEL, VOCABULARY, UNSUPPORTED = 1, 3, 4, 5
@@ -27,11 +27,12 @@ CONTEXT_FULL, LIMIT, INTERNAL, CLOSING, CONSTRAINT = 6, 7, 8, 9, 10
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Start or resume a session; the first frame of a connection.
+    """A request to start or resume a session; the first frame of a connection.
 
-    version: VERSION. token: of the session to resume, NO_TOKEN for a new one.
-    vocab_size, vocab_hash: of the device's tokenizer. model: the name that it wants, "" for any.
-    options: for the whole session; a server refuses those that it does not know.
+    version: VERSION. token: the token of the session to resume, NO_TOKEN for a new session.
+    vocab_size, vocab_hash: the size and the hash of the device's vocabulary. model: the name of
+    the model that the device wants, "" for any. options: options for the whole session; a server
+    refuses those that it does not know.
     """
 
     version: int
@@ -44,12 +45,13 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Set the context: `keep` tokens that the server has, of this checksum, then `ids`.
+    """A new context: the first `keep` tokens that the server has, followed by `ids`.
 
-    The first n_prompt tokens are prompt to penalties, the rest output. seed: of every draw. Of
-    params only what changes a row of logits travels; where an answer ends the device decides.
-    options: as in OPEN, for this context. They say what the output has to follow, as
-    Constraint.description has it.
+    generation: a number that PROGRESS repeats. checksum: the checksum of the `keep` tokens.
+    n_prompt: penalties treat the first n_prompt tokens as prompt, the rest as output. params: the
+    sampling settings. Only those that change a row of logits are sent, because the device decides
+    where an answer ends. seed: the seed of every random draw. options: options for this context;
+    they describe the constraint on the output, as in Constraint.description.
     """
 
     generation: int
@@ -64,11 +66,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Check the draft `ids` after the first `length` tokens of the context.
+    """A request to check the draft `ids` after the first `length` tokens of the context.
 
-    checksum: of these tokens. round: above every round of the session before. ahead: how many
-    more tokens the server may emit by itself, each as the answer of a round of its own. parents:
-    of a tree, as in sampling.trees; empty for a chain.
+    checksum: the checksum of these `length` tokens. round: a number above all earlier rounds of
+    the session. ahead: how many more tokens the server may emit without a draft; each comes in the
+    ANSWER of a further round. parents: the parents of a tree's nodes, as in sampling.trees; empty
+    for a chain.
     """
 
     round: int
@@ -81,24 +84,24 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Go on emitting tokens without drafts, up to this round."""
+    """A permission to go on emitting tokens without drafts, up to this round."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop reading the prompt and stop emitting tokens."""
+    """A request to stop reading the prompt and to stop emitting tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The answer to OPEN.
 
-    token: another one than was asked for where that session is gone. max_draft: most tokens of
-    a VERIFY. max_ahead: most tokens that the server emits by itself. costs: pairs of a number of
-    tokens and the microseconds that their evaluation takes. max_leaves: most leaves of a tree; 1
-    where the server verifies chains only.
+    token: the session's token; it differs from the token in OPEN if that session is gone.
+    max_draft: the most tokens in the draft of a VERIFY. max_ahead: the most tokens that the server
+    emits without a draft. costs: pairs of a number of tokens and the microseconds that evaluating
+    them takes. max_leaves: the most leaves of a tree; 1 if the server verifies only chains.
     """
 
     version: int
@@ -115,9 +118,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The first n_done tokens of the context are in the cache, the reused ones included.
+    """A report that the first n_done tokens of the context are in the cache, reused ones included.
 
-    Once these are all the server is ready; what is left is evaluated with the first VERIFY.
+    The server is ready once n_done is the length of the context. Tokens that it has not evaluated
+    by then are evaluated with the first VERIFY.
     """
 
     generation: int
@@ -126,12 +130,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The verdict of a round: drafted tokens are accepted, and one of the target's own follows.
+    """The verdict of a round: which drafted tokens are accepted, and the target's token after them.
 
-    accepted: the last accepted token of the draft, counted from 1; 0: none is. Of a chain that is
-    how many are, of a tree those on the path to it are. server_us: microseconds since VERIFY came,
-    or since the answer before. logprobs: of the accepted tokens and of `token`, if the request
-    asked for them.
+    accepted: the number of the last accepted token in the draft, counted from 1; 0 if none is
+    accepted. In a chain all tokens up to it are accepted, in a tree those on the path to it.
+    server_us: microseconds since VERIFY came, or since the previous ANSWER. logprobs: the
+    log-probabilities of the accepted tokens and of `token`, if the request asked for them.
     """
 
     round: int
@@ -143,9 +147,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The context that a frame named is unknown to the server: send BEGIN.
+    """A report that the server does not have the context of a frame; the device must send BEGIN.
 
-    have: how many tokens the server has, of this checksum; 0 for none.
+    have: how many tokens the server has; 0 for none. checksum: the checksum of these tokens.
     """
 
     have: int
@@ -154,7 +158,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The server cannot serve this now: try again after retry_ms milliseconds."""
+    """The server cannot do this now; the device should try again after retry_ms milliseconds."""
 
     retry_ms: int
     message: str
@@ -162,7 +166,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The server gives up this connection; code is one of the constants above."""
+    """The reason why the server ends this connection; code is one of the constants above."""
 
     code: int
     message: str

@@ -1,4 +1,4 @@
-"""Vocabularies: a hash by which two sides compare theirs, and one as bytes for simple devices."""
+"""A hash for comparing vocabularies, and a vocabulary as bytes for devices without tokenizer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _VERSION = 1  # of this format
 
 
 def vocabulary_hash(tokenizer: Tokenizer, n: int) -> bytes:
-    """Return the first 16 bytes of the SHA-256 of the first `n` entries.
+    """Return the first 16 bytes of the SHA-256 of the vocabulary's first `n` entries.
 
-    An entry is hashed as its length as a u32, then its bytes.
+    Each entry is hashed as a u32 with its length, followed by its bytes.
     """
     digest = hashlib.sha256()
     for token in range(n):
@@ -24,8 +24,8 @@ def vocabulary_hash(tokenizer: Tokenizer, n: int) -> bytes:
 
 
 def vocabulary(tokenizer: Tokenizer, digest: bytes) -> bytes:
-    """Write what a device without a tokenizer needs: which tokens end an answer and what each
-    adds to a text. digest: the `vocabulary_hash` of all entries.
+    """Return, for a device without a tokenizer, which tokens end an answer and which bytes each
+    token adds to a text. digest: the `vocabulary_hash` of all entries.
     """
     every = range(tokenizer.vocab_size)
     ends = [token for token in every if tokenizer.is_eog(token)]

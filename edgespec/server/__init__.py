@@ -1,1 +1,1 @@
-"""The server: OpenAI's API, and verification for devices."""
+"""The server: OpenAI's and Anthropic's APIs, and verification for devices."""

@@ -1,4 +1,4 @@
-"""From a request to an answer: the way that all APIs share."""
+"""The path from a request to its answer, which all APIs share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .request_queue import RequestQueue
 from .work import while_connected
 
 Item = tuple[int, Event]
-"""An event, and the index of the answer that it belongs to."""
+"""The index of an answer, and one of its events."""
 
 
 class Answering:
-    """Reads requests, prepares them, lets the engine answer in turn, and writes the answers."""
+    """Reads requests, prepares them, lets the engine answer one at a time, writes the answers."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Answering:
     ) -> AsyncGenerator[Item, None]:
         """Yield the engine's events.
 
-        The engine runs in a task of its own, so that a client that reads slowly holds it no longer
-        than generating takes.
+        The engine runs in a separate task, so that a client that reads slowly occupies the engine
+        only as long as generating takes.
         """
         arrived: asyncio.Queue[Item | BaseException | None] = asyncio.Queue()
 
@@ -106,7 +106,7 @@ class Answering:
     async def _generate(
         self, asked: ParsedRequest, prepared: PreparedRequest, scope: Scope
     ) -> AsyncIterator[Item]:
-        """Wait for the engine, answer every prompt, and count tokens and times."""
+        """Wait for the engine, answer every prompt, and record tokens and times."""
         arrived_s, log = time.monotonic(), scope["edgespec.log"]
         client = client_of(scope)
         async with self._queue.acquire(client.turn):
@@ -131,7 +131,7 @@ class Answering:
                         yield index, reading.take(event)
 
     def _count_token(self, log: dict[str, object], arrived_s: float, before: float) -> float:
-        """Count a token that came just now, and return the time; before: when the last one came."""
+        """Count a token that came now, and return the time. before: the previous token's time."""
         now, metrics = time.monotonic(), self._metrics
         if log["completion_tokens"]:
             metrics.inter_token.observe(now - before)
@@ -156,7 +156,8 @@ class Answering:
 class EventStream(Response):
     """Sends answers in pieces, as server-sent events.
 
-    first: the first item of `items`, which are closed as soon as the client has gone.
+    first: the first item, which has been taken from `items`. items: the further items, closed as
+    soon as the client has gone.
     """
 
     media_type = "text/event-stream"
@@ -188,7 +189,7 @@ class EventStream(Response):
         async for text in self._texts():
             body = text.encode("ascii")
             await send({"type": "http.response.body", "body": body, "more_body": True})
-            await asyncio.sleep(0)  # neither chunks that wait already nor `send` let others in
+            await asyncio.sleep(0)  # let other tasks run: `send` and queued chunks do not
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _texts(self) -> AsyncIterator[str]:
@@ -208,7 +209,7 @@ class EventStream(Response):
                 yield text
 
     def _pieces(self, item: Item, answers: list[Answer]) -> Iterable[str]:
-        """Yield what is sent for an event."""
+        """Yield the texts to send for an event."""
         (index, event), writer = item, self._writer
         if index == len(answers):
             answers.append(Answer())
@@ -221,7 +222,7 @@ class EventStream(Response):
 
 @contextlib.contextmanager
 def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
-    """Raise errors about a conversation as errors about the field that it was given in."""
+    """Make errors about the conversation name the field of the request that holds it."""
     try:
         yield
     except (ApiError, EdgeSpecError) as error:
@@ -232,7 +233,7 @@ def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
 
 
 async def _answers(items: AsyncIterator[Item]) -> list[Answer]:
-    """Return answers once they have ended."""
+    """Return all answers once they have ended."""
     answers: list[Answer] = []
     async for index, event in items:
         if index == len(answers):

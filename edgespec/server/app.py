@@ -1,4 +1,4 @@
-"""Assembles the server: routes, middleware, its life from start to shutdown."""
+"""Assembles the server: its routes, its middleware, and its life from start to shutdown."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ except ImportError as error:
     ) from error
 
 Background = Callable[[Starlette], contextlib.AbstractAsyncContextManager[Any]]
-"""A context that is entered before the server says that it is ready, and left when it ends."""
+"""Makes a context that is entered before the server is ready, and left when the server ends."""
 
-_STUCK_S = 10.0  # an engine that has not stopped so long after it was told to is abandoned
+_STUCK_S = 10.0  # an engine that still runs this long after it was told to stop is abandoned
 
 
 def create_app(
@@ -62,10 +62,10 @@ def create_app(
 ) -> Starlette:
     """Return an ASGI application that serves a loaded model.
 
-    sessions: verification for devices; it runs as long as the application. routes: additional
-    ones, WebSockets included, with the same keys and limits. background: contexts that live as
-    long as the server. `app.state.request_queue` is the queue for the engine: code beside the
-    server that uses the engine waits there with `acquire()`.
+    sessions: the verification service for devices, which runs as long as the application. routes:
+    additional routes, WebSockets included; the same keys and limits apply to them. background:
+    contexts that live as long as the server. `app.state.request_queue` is the queue for the engine:
+    other code in this process that uses the engine must wait there with `acquire()`.
     """
     from .. import __version__
 
@@ -113,7 +113,7 @@ def create_app(
 
 
 class _Operations:
-    """Endpoints for operators. ready: everything that the server needs has started."""
+    """Endpoints for operators. ready: True once everything that the server needs has started."""
 
     def __init__(self, queue: RequestQueue, metrics: Metrics, settings: ServerSettings) -> None:
         self._queue = queue
@@ -130,7 +130,7 @@ class _Operations:
         ]
 
     async def health(self, request: Request) -> Response:
-        """Answer `/health`: are requests taken now? This endpoint alone needs no key."""
+        """Tell, at `/health`, whether requests are taken. Only this endpoint needs no key."""
         status = "closing" if self._queue.closed else "ok" if self.ready else "loading"
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
@@ -139,7 +139,7 @@ class _Operations:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     def description(self, request: Request) -> Response:
-        """Answer `/openapi.json`: the OpenAPI description. Making it takes a thread a while."""
+        """Answer `/openapi.json`. This runs in a thread, because making the document is slow."""
         return JSONResponse(self._document)
 
     @functools.cached_property
@@ -164,7 +164,7 @@ def _middleware(
 
 
 def _names(routes: Sequence[BaseRoute]) -> dict[Any, str]:
-    """Return the paths of endpoint functions: their names in metrics and log."""
+    """Return the path of each endpoint function, which is its name in metrics and log."""
     named = (route for route in routes if isinstance(route, (Route, WebSocketRoute)))
     return {route.endpoint: route.path for route in named}
 
@@ -182,7 +182,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def bind(settings: ServerSettings) -> socket.socket:
-    """Return a socket bound to the server's port, to be called before a model is loaded.
+    """Return a socket bound to the server's port. Call this before loading a model.
 
     Raises ConfigError if the host has no address or the port cannot be used.
     """
@@ -217,9 +217,9 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then let running answers end within `grace_s`.
 
-    sock: a socket from `bind`. on_ready: called with the address once requests are taken.
-    on_finishing: called with the number of answers that run when the server is told to end, if
-    there are any and time for them. The caller closes the engine.
+    sock: a socket from `bind`. on_ready: called with the server's URL once requests are taken.
+    on_finishing: called with the number of running answers when the server is told to end, if
+    there are any and `grace_s` is not 0. The caller closes the engine.
     """
     app = create_app(engine, settings, sessions=sessions)
     server = Server(app, engine, settings, on_ready, sessions, on_finishing)
@@ -263,7 +263,7 @@ class Server(uvicorn.Server):
         self._sessions = sessions
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then call `on_ready` with the address."""
+        """Listen, then call `on_ready` with the server's URL."""
         await asyncio.to_thread(self._engine.constraints.prepare)
         await super().startup(sockets)
         if self.started and sockets:
@@ -284,7 +284,7 @@ class Server(uvicorn.Server):
         if self._sessions is not None:
             await asyncio.to_thread(self._sessions.close)
         await super().shutdown(sockets)
-        if self.force_exit:  # else the application's lifespan is cancelled, with a traceback
+        if self.force_exit:  # otherwise the application's lifespan is cancelled, with a traceback
             await self.lifespan.shutdown()
 
     def _busy(self) -> bool:

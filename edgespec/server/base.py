@@ -1,4 +1,4 @@
-"""The contract of APIs: they read a body as a question, and write its answers."""
+"""The contract of an API: it parses the body of a request and writes the answers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ REASONS = {
     "stop": "stop", "length": "length", "context_full": "length", "time_limit": "length",
     "repetition": "repetition",
 }  # fmt: skip
-"""Why an answer ended, in OpenAI's words, by our finish reasons."""
+"""OpenAI's finish reason for each of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedRequest:
-    """A question as an API has read it, and all that its answer needs besides.
+    """A request as an API has parsed it, and what is needed to write its answers.
 
-    writer: makes what writes the answers. form: the field of the body that gives the answer a form,
-    "" if none does. messages: the field that errors about the conversation name; tools: that of
-    the parameters of each tool, by its name.
+    writer: makes the writer of the answers. form: the field of the body that gives the answer a
+    form, "" if none does. messages: the field that errors about the conversation name. tools: for
+    each tool's name, the field that errors about its parameters name.
     """
 
     request: GenerationRequest
@@ -44,8 +44,9 @@ class ParsedRequest:
 class PreparedRequest(NamedTuple):
     """A request as the engine takes it.
 
-    prompts: token ids. constraint: what the answer has to follow, None for no limits. reader: finds
-    reasoning and calls in it; None where there can be none. prediction: token ids.
+    prompts: the token ids of each prompt. constraint: the constraint on the answer, None if there
+    is none. reader: finds reasoning and calls in the answer; None if it can have neither.
+    prediction: the token ids of a predicted output.
     """
 
     prompts: Sequence[list[int]]
@@ -55,10 +56,10 @@ class PreparedRequest(NamedTuple):
 
 
 class ServedModel(NamedTuple):
-    """The model that is served, as far as APIs tell of it.
+    """The facts about the served model that APIs need.
 
-    params: returns the settings of a request that names some fields of SamplingParams; raises
-    ConfigError for values that are out of range or contradict each other.
+    params: returns the sampling settings of a request, given the fields of SamplingParams that it
+    names; raises ConfigError for values that are out of range or contradict each other.
     """
 
     model: str
@@ -68,10 +69,11 @@ class ServedModel(NamedTuple):
 
 
 class Answer:
-    """One answer, as far as it has come.
+    """One answer, as far as it has been generated.
 
-    calls: those that were begun, the one that the answer's end cut among them. n_reasoning: how
-    many of its tokens came up to the end of its reasoning. completion: once it has ended.
+    calls: the calls that have begun, including one that the end of the answer cut off.
+    n_reasoning: how many tokens came up to the end of the reasoning. completion: None until the
+    answer has ended.
     """
 
     def __init__(self) -> None:
@@ -82,7 +84,7 @@ class Answer:
         self.completion: Completion | None = None
 
     def take(self, event: Event) -> None:
-        """Add what an event says."""
+        """Add the parts of an event, and its completion if it has one."""
         self._n_tokens += event.token is not None
         for part in parts_of(event):
             if part.kind != "call":
@@ -97,16 +99,16 @@ class Answer:
 
     @property
     def content(self) -> str:
-        """The text of it that is neither reasoning nor a call."""
+        """The text of the answer that is neither reasoning nor a call."""
         return "".join(self._texts["content"])
 
     @property
     def reasoning(self) -> str:
-        """Its reasoning."""
+        """The reasoning of the answer."""
         return "".join(self._texts["reasoning"])
 
     def parts(self) -> Iterator[Part]:
-        """Yield all of it: reasoning, content, calls."""
+        """Yield the whole answer: its reasoning, its content, then its calls."""
         yield Part("reasoning", self.reasoning)
         yield Part("content", self.content)
         for index, call in enumerate(self.calls):
@@ -114,44 +116,44 @@ class Answer:
 
     @property
     def ended(self) -> Completion:
-        """The completion, once it has ended."""
+        """The completion of an answer that has ended."""
         assert self.completion
         return self.completion
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended, in OpenAI's words: calls are a reason of their own if they are complete."""
+        """OpenAI's finish reason. "stop" becomes "tool_calls" if all calls are complete."""
         reason = REASONS[self.ended.finish_reason]
         are_complete = self.calls and len(self.ended.tool_calls) == len(self.calls)
         return "tool_calls" if are_complete and reason == "stop" else reason
 
 
 class Writer(ABC):
-    """Writes the answers to one request, in pieces or as a whole.
+    """Writes the answers to one request, in pieces or as one response.
 
-    Pieces are server-sent events. Answers come one after the other: `begin`, `part` for each event,
-    `end`; after all of them `close`, or `fail` at any time.
+    Pieces are server-sent events. For each answer in turn, `begin` is called first, then `part` for
+    each event, then `end`. After all answers `close` is called. `fail` may be called at any time.
     """
 
     @abstractmethod
     def begin(self, index: int) -> Iterable[str]:
-        """Return what is sent before an answer. index: its number."""
+        """Return the pieces that begin an answer. index: the number of the answer."""
 
     @abstractmethod
     def part(self, index: int, event: Event) -> Iterable[str]:
-        """Return what is sent for an event of an answer."""
+        """Return the pieces for an event of an answer."""
 
     @abstractmethod
     def end(self, index: int, answer: Answer) -> Iterable[str]:
-        """Return what is sent after an answer."""
+        """Return the pieces that end an answer."""
 
     @abstractmethod
     def close(self, answers: Sequence[Answer]) -> Iterable[str]:
-        """Return what is sent after all answers."""
+        """Return the pieces that follow all answers."""
 
     @abstractmethod
     def fail(self, error: ApiError, request_id: str) -> Iterable[str]:
-        """Return what is sent where the answers break off."""
+        """Return the pieces that report an error, after which nothing is sent."""
 
     @abstractmethod
     def whole(self, answers: Sequence[Answer]) -> Mapping[str, Any]:
@@ -159,10 +161,10 @@ class Writer(ABC):
 
 
 class BlockWriter(Writer):
-    """Writes one answer as a row of blocks: reasoning, text, calls.
+    """Writes one answer as a sequence of blocks: reasoning, text, calls.
 
-    A block is open until a part of another one comes. The whole answer is made of the same events
-    as the pieces, so that both say the same, however the text was cut.
+    A block stays open until a part of a different block comes. `whole` builds the response with
+    the same methods as the pieces, so that both have the same content however the text was split.
     """
 
     def __init__(self) -> None:
@@ -173,7 +175,7 @@ class BlockWriter(Writer):
         return map(named_event, self._begin())
 
     def part(self, index: int, event: Event) -> Iterable[str]:
-        """Return the events that tell the parts of an event."""
+        """Return the server-sent events for the parts of an engine's event."""
         return [named_event(told) for part in parts_of(event) for told in self._take(part)]
 
     def end(self, index: int, answer: Answer) -> Iterable[str]:
@@ -181,11 +183,11 @@ class BlockWriter(Writer):
         return map(named_event, self._end(answer))
 
     def close(self, answers: Sequence[Answer]) -> Iterable[str]:
-        """Return nothing: there is one answer."""
+        """Return nothing: there is only one answer, and `end` has ended it."""
         return ()
 
     def fail(self, error: ApiError, request_id: str) -> Iterable[str]:
-        """Return the events that tell that the answer broke off."""
+        """Return the events that report an error."""
         return map(named_event, self._fail(error, request_id))
 
     def whole(self, answers: Sequence[Answer]) -> Mapping[str, Any]:
@@ -210,7 +212,7 @@ class BlockWriter(Writer):
             yield from self._continue_block(part)
 
     def _close_block(self, *, cut: bool = False) -> Iterator[dict[str, Any]]:
-        """Close the open block, if there is one; cut: the answer ended inside it."""
+        """Close the open block, if there is one. cut: the answer ended inside the block."""
         if self._open:
             yield from self._end_block(cut)
             self._open = None
@@ -225,7 +227,7 @@ class BlockWriter(Writer):
 
     @abstractmethod
     def _fail(self, error: ApiError, request_id: str) -> Iterator[dict[str, Any]]:
-        """Yield the events that tell that the answer broke off."""
+        """Yield the events that report an error."""
 
     @abstractmethod
     def _whole(self) -> dict[str, Any]:
@@ -233,31 +235,31 @@ class BlockWriter(Writer):
 
     @abstractmethod
     def _begin_block(self, part: Part) -> Iterator[dict[str, Any]]:
-        """Begin the block of a part, without its text; yield the events that tell it."""
+        """Begin the block of a part, without the part's text; yield the events for this."""
 
     @abstractmethod
     def _continue_block(self, part: Part) -> Iterator[dict[str, Any]]:
-        """Add a part's text to the open block; yield the events that tell it."""
+        """Add a part's text to the open block; yield the events for this."""
 
     @abstractmethod
     def _end_block(self, cut: bool) -> Iterator[dict[str, Any]]:
-        """Yield the events that tell that the open block has ended."""
+        """End the open block; yield the events for this. cut: the answer ended inside the block."""
 
 
 def parts_of(event: Event) -> Sequence[Part]:
-    """Return the parts that an event adds to its answer; a notice is none."""
+    """Return the parts that an event adds to its answer; a notice adds none."""
     if event.type == "notice":
         return ()
     return event.parts or ((Part("content", event.text),) if event.text else ())
 
 
 def named_event(event: Mapping[str, Any]) -> str:
-    """Return a server-sent event with a name, its `type`."""
+    """Return a server-sent event as text, with the event's `type` as its name."""
     return f"event: {event['type']}\n{data_event(event)}"
 
 
 def data_event(data: Mapping[str, Any]) -> str:
-    """Return a server-sent event."""
+    """Return a server-sent event without a name, as text."""
     return f"data: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n"
 
 
@@ -267,8 +269,8 @@ def stats_of(answers: Sequence[Answer]) -> list[Stats]:
 
 
 def arguments_of(text: str) -> dict[str, Any] | None:
-    """Return the arguments of a call; None for those of a call that was cut, and any others that
-    are no JSON object.
+    """Return the arguments of a call, or None if they are anything but a JSON object, such as the
+    arguments of a call that was cut off.
     """
     try:
         value = json.loads(text)

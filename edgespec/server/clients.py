@@ -1,4 +1,4 @@
-"""Says who a request belongs to: whose turn it takes, whose texts it may reuse, who operates."""
+"""Tells which client sent a request: whose turn it takes and whose cached texts it may reuse."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _SCOPE = "edgespec.client"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who sent a request.
+    """The client that sent a request.
 
-    turn: requests with the same name share a place in queues; one machine is one name, whatever
-    keys it makes up. owner: texts, sessions and memory are reused within one owner only.
+    turn: requests with the same `turn` share one place in queues. A machine without a valid key
+    has one `turn`, whatever keys it makes up. owner: texts, sessions and memory are reused only
+    among requests with the same `owner`.
     """
 
     turn: str
@@ -27,7 +28,7 @@ class Client:
 
 
 def client_of(scope: Scope) -> Client:
-    """Return who sent a request."""
+    """Return the client that sent a request."""
     if _SCOPE not in scope:  # a route outside `create_app`, where nothing checks keys
         remember(scope, ())
     client: Client = scope[_SCOPE]
@@ -35,11 +36,12 @@ def client_of(scope: Scope) -> Client:
 
 
 def remember(scope: Scope, keys: Sequence[bytes]) -> bool:
-    """Note in the scope who sent a request, and return whether it may be answered: it brings one of
-    the keys, or the server has none.
+    """Store in the scope which client sent a request, and return whether it may be answered: it has
+    one of the server's keys, or the server has no keys.
 
-    Where a server has keys, the key is the client, however it was sent. Elsewhere the address is,
-    and a key that is sent nevertheless tells owners apart: a proxy may have checked it.
+    A request with a valid key is identified by the key, whichever header has it. All others are
+    identified by their address. A key in them still tells owners apart, because a proxy may have
+    checked it.
     """
     given, address = sent_key(scope), address_of(scope)
     matches = [hmac.compare_digest(given, known) for known in keys]
@@ -53,8 +55,8 @@ def remember(scope: Scope, keys: Sequence[bytes]) -> bool:
 
 
 def is_operator(scope: Scope, metrics_key: bytes) -> bool:
-    """Return True if a request may see what tells of everybody's texts: it brings the key for
-    metrics, or it comes from this machine where there is no such key.
+    """Return True if a request may read metrics, which tell of all clients' requests: it has the
+    key for metrics or, if the server has no such key, it comes from this machine.
     """
     if metrics_key:
         return hmac.compare_digest(sent_key(scope), metrics_key)
@@ -65,8 +67,8 @@ def is_operator(scope: Scope, metrics_key: bytes) -> bool:
 
 
 def sent_key(scope: Scope) -> bytes:
-    """Return the key that a request brings, b"" if there is none: OpenAI's clients send it as
-    `Authorization: Bearer KEY`, Anthropic's as `x-api-key: KEY`.
+    """Return the key in the headers of a request, b"" if there is none. OpenAI's clients send it
+    as `Authorization: Bearer KEY`, Anthropic's as `x-api-key: KEY`.
     """
     headers = Headers(scope=scope)
     scheme, _, key = headers.get("authorization", "").partition(" ")

@@ -12,12 +12,12 @@ from . import logs
 
 
 class TimedHTTP(H11Protocol):
-    """uvicorn's HTTP, with a bound on the seconds in which a request has to arrive, head and body.
+    """uvicorn's HTTP protocol, with a limit on the time in which a whole request has to arrive.
 
-    They count from the connection, and again from the end of every response. uvicorn itself waits
-    for ever, also for a client that sends a byte now and then (Slowloris). The handshake of a
-    WebSocket is a request like any other; when it has arrived, another protocol takes the
-    connection, and no time is counted any more.
+    The time is counted from the connection, and again from the end of every response. uvicorn
+    itself waits forever, even for a client that sends a byte now and then (Slowloris). The limit
+    also holds for the handshake of a WebSocket. After it a different protocol class takes over the
+    connection, and no time is counted any more. arrival_s: the limit in seconds.
     """
 
     def __init__(self, *args: Any, arrival_s: float, **options: Any) -> None:
@@ -26,17 +26,17 @@ class TimedHTTP(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Let the time run."""
+        """Start the timer."""
         super().connection_made(transport)
         self._watch()
 
     def handle_events(self) -> None:
-        """Handle what has arrived, then let the time run, or stop it."""
+        """Handle the data that has arrived, then start or stop the timer."""
         super().handle_events()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time."""
+        """Stop the timer."""
         self._stop()
         super().connection_lost(exc)
 
@@ -54,7 +54,7 @@ class TimedHTTP(H11Protocol):
             self._deadline = None
 
     def _expire(self) -> None:
-        """End the connection; what has arrived of a request is answered with a 408."""
+        """Close the connection. If a part of a request has arrived, answer it with a 408 first."""
         in_body = self.conn.their_state is h11.SEND_BODY
         if in_body:
             self.scope["state"]["edgespec.late"] = True  # for the log

@@ -1,4 +1,4 @@
-"""Errors of the API, in the shape of OpenAI's, and of Anthropic's where its API is spoken."""
+"""The errors of the APIs, in OpenAI's form, or in Anthropic's for requests to its API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COMPLETIONS = "POST /v1/completions continues a prompt, of at most max_tokens t
 _CHAT = "POST /v1/chat/completions answers messages"
 _MODELS = "GET /v1/models names the model"
 _NO_EMBEDDINGS = "answers are written, no embeddings"
-_PATHS = {  # of llama.cpp's server and of Ollama
+_PATHS = {  # paths of llama.cpp's server and of Ollama, with what to use here
     "/api/chat": _CHAT,
     "/api/generate": _COMPLETIONS,
     "/api/tags": _MODELS,
@@ -42,8 +42,8 @@ _PATHS = {  # of llama.cpp's server and of Ollama
 }
 
 TOO_LONG = "context_length_exceeded"
-"""The code of errors about prompts that are too long. OpenAI's clients know them by it, and
-Anthropic's by messages that begin with "prompt is too long: N tokens > M maximum".
+"""The code of errors about prompts that are too long. OpenAI's clients recognize such an error by
+this code, Anthropic's by a message that begins with "prompt is too long: N tokens > M maximum".
 """
 _MESSAGES_PATH = "/v1/messages"  # everything under it speaks Anthropic's API
 _MESSAGES_TYPES = {
@@ -57,7 +57,7 @@ _MESSAGES_TYPES = {
 
 
 class ApiError(Exception):
-    """An answer with a status other than 200. param: the field of the request that is wrong."""
+    """An error response (a status other than 200). param: the request's field that is wrong."""
 
     def __init__(
         self,
@@ -87,10 +87,11 @@ class ApiError(Exception):
         }
 
     def messages_body(self, request_id: str) -> dict[str, Any]:
-        """Return Anthropic's error object, which names the field in its message, unless clients
-        know the message by its beginning.
+        """Return Anthropic's error object. Its message begins with the field that is wrong, unless
+        clients recognize the error by the beginning of the message.
 
-        Its client sends a conversation whole where details have thread_unsupported_request.
+        If the code in `details` is thread_unsupported_request, Anthropic's client sends the whole
+        conversation.
         """
         kind = "api_error" if self.status >= 500 else "invalid_request_error"
         message = self.message
@@ -105,7 +106,7 @@ class ApiError(Exception):
         return {"type": "error", "error": told, "request_id": request_id}
 
     def body_at(self, path: str, request_id: str) -> dict[str, Any]:
-        """Return the error object in the shape of the API that a path belongs to."""
+        """Return the error object in the form of the API that a path belongs to."""
         if path == _MESSAGES_PATH or path.startswith(f"{_MESSAGES_PATH}/"):
             return self.messages_body(request_id)
         return self.body()
@@ -133,15 +134,15 @@ def shutting_down() -> ApiError:
 
 
 def instead_of(path: str) -> str:
-    """Return what there is in place of an endpoint of other servers, "" where none is known."""
+    """Return a text on what replaces the endpoint of another server here, "" if unknown."""
     return _PATHS.get(path.rstrip("/"), "")
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """Turn any exception into the error that the client is shown.
+    """Return any exception as the error that the client is shown.
 
-    Exceptions that are not the client's fault become a 500 that says nothing about them; they are
-    logged under `request_id`.
+    An unexpected exception becomes a 500 that says nothing about it, and is logged under
+    `request_id`.
     """
     if isinstance(error, ApiError):
         return error

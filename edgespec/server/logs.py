@@ -1,4 +1,4 @@
-"""Log lines for machines: one JSON object each, which never contains text of a request."""
+"""Log lines for machines: each is one JSON object, which never contains text of a request."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class JsonFormatter(logging.Formatter):
 
 
 def is_not_logged_yet(record: logging.LogRecord) -> bool:
-    """Return False for what uvicorn writes about a WebSocket that was refused with an HTTP answer.
+    """Return False for uvicorn's record about a WebSocket that was refused with an HTTP response.
 
-    uvicorn calls it an error, and `log_request` has logged it already.
+    uvicorn logs it as an error, but `log_request` has logged the refusal already.
     """
     return record.msg != "ASGI callable returned without completing handshake."
 
 
 def log_request(fields: dict[str, Any]) -> None:
-    """Log a request that has ended: at level debug if monitoring repeats it every few seconds, as a
-    warning if somebody has come without a valid key.
+    """Log a request that has ended. The level is info, but debug for successful requests that
+    monitoring repeats every few seconds, and warning for requests without a valid key.
     """
     routine = fields["endpoint"] in ("/health", "/metrics") and fields["status"] == 200
     level, message = logging.DEBUG if routine else logging.INFO, "request"
@@ -50,8 +50,8 @@ def log_request(fields: dict[str, Any]) -> None:
 def log_failure(error: BaseException, request_id: str) -> None:
     """Log the type of an exception and the places in the code that it passed.
 
-    Its message is logged only if it is one of the runtime's own errors, which speak about engines:
-    others may quote the request.
+    Its message is logged only for the runtime's own errors, which are about the engine. Messages
+    of other exceptions may quote the request.
     """
     frames = traceback.extract_tb(error.__traceback__)
     fields = {

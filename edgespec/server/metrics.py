@@ -1,4 +1,4 @@
-"""Prometheus metrics of one server: counters, queue, latencies, and sessions of devices."""
+"""Prometheus metrics of one server: counters, the queue, latencies, and sessions of devices."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class Metrics:
 
 
 class _Devices(Collector):
-    """Collects the number of devices' sessions, and what was done for them."""
+    """Collects the number of devices' sessions, and the totals of the work done for them."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the values of this moment."""
+        """Yield the current values."""
         sessions = self._sessions
         for name, what, value in (
             ("sessions", "Sessions, those without a connection included", len(sessions)),

@@ -27,13 +27,14 @@ _CLIENT_LEFT = 499  # nginx's status for a client that left before it had its an
 class AccessMiddleware:
     """ASGI middleware that admits, limits, counts and logs HTTP requests and WebSockets.
 
-    Keys are compared in constant time, all of them each time. Without keys, a web page could send
-    requests through the browser of somebody who may: so an `Origin` must be allowed or be this
-    machine, and if only this machine can connect, so must the `Host`. The latter refuses web pages
-    whose name was pointed here (DNS rebinding), which send no `Origin` with a GET. No key protects
-    WebSockets from pages that run where the key is known, so their `Origin` is always checked.
+    A request's key is compared with every key, in constant time. Without keys, a web page could use
+    the server through the browser of somebody who can reach it. So an `Origin` must be allowed or
+    be this machine. If only this machine can connect, the same holds for the `Host`: this refuses
+    pages whose domain was pointed at this machine (DNS rebinding), which send no `Origin` with a
+    GET. A key does not protect WebSockets from pages in a browser that knows the key, so the
+    `Origin` of a WebSocket is always checked.
 
-    names: what metrics and log call an endpoint function.
+    names: the name of each endpoint function in metrics and log.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class AccessMiddleware:
         self._metrics_key = settings.metrics_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on one request, or one WebSocket from its opening to its end."""
+        """Check and pass on one request, or one WebSocket from its opening to its end."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
         exchange = _Exchange(scope, send)
@@ -68,7 +69,7 @@ class AccessMiddleware:
             logs.log_request(exchange.log_fields(endpoint))
 
     def _endpoint(self, scope: Scope) -> str:
-        """Return what metrics and log call the endpoint, of requests that were refused as well."""
+        """Return the endpoint's name in metrics and log, also for a request that was refused."""
         asked = scope["path"] if scope["path"] in self._names.values() else "other"
         return self._names.get(scope.get("endpoint"), asked)
 
@@ -91,7 +92,7 @@ class AccessMiddleware:
             self._check_host(scope)
 
     def _check_origin(self, scope: Scope) -> None:
-        """Raise ApiError for a request that a web page sends from elsewhere."""
+        """Raise ApiError if the `Origin` of a request is neither local nor allowed."""
         for origin in Headers(scope=scope).getlist("origin"):
             scheme, _, host = origin.partition("://")
             local = scheme in ("http", "https") and is_loopback(host_of(host))
@@ -104,7 +105,7 @@ class AccessMiddleware:
                 )
 
     def _check_host(self, scope: Scope) -> None:
-        """Raise ApiError for a request that was sent to a name of another machine."""
+        """Raise ApiError if the `Host` of a request is neither local nor allowed."""
         hosts = Headers(scope=scope).getlist("host")
         name = host_of(hosts[0]) if len(hosts) == 1 else ""
         if not is_loopback(name) and name not in self._settings.known_hosts:
@@ -146,7 +147,7 @@ class AccessMiddleware:
 
 
 class _Exchange:
-    """One request and its response, or one WebSocket: id, status and log fields."""
+    """One request and its response, or one WebSocket, with its id, status and log fields."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -158,14 +159,14 @@ class _Exchange:
         scope["edgespec.log"] = {"request_id": self.id}
 
     async def send(self, message: Message) -> None:
-        """Send a message, and remember the status that the response begins with."""
+        """Send a message, and remember the status of the response when it begins."""
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
             self._started, self.status = True, message["status"]
             MutableHeaders(scope=message)["X-Request-Id"] = self.id
         elif message["type"] == "websocket.accept":
             self._started, self.status = True, 101
         elif message["type"] == "websocket.close" and not self._started:
-            self._started, self.status = True, 403  # as which the client gets it
+            self._started, self.status = True, 403  # the status that the client gets
         await self._send(message)
 
     async def refuse(self, error: ApiError, receive: Receive) -> None:
@@ -183,7 +184,7 @@ class _Exchange:
         await self._send({"type": "websocket.close", "code": 1008, "reason": error.code or ""})
 
     def log_fields(self, endpoint: str) -> dict[str, Any]:
-        """Return what is logged of the request: numbers and names, no text of it."""
+        """Return the log fields of the request: numbers and names, but none of its text."""
         fields: dict[str, Any] = self._scope["edgespec.log"]
         return fields | {
             "method": self._scope.get("method", "WEBSOCKET"),

@@ -15,7 +15,7 @@ from .settings import ServerSettings
 
 
 class Models:
-    """The one model that is served."""
+    """The endpoints about the one model that is served."""
 
     def __init__(self, engine: Engine, settings: ServerSettings, preparation: Preparation) -> None:
         self._engine = engine

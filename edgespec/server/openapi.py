@@ -26,7 +26,7 @@ class ErrorDetails(Struct):
 
 
 class Error(Struct):
-    """Any answer with another status than 200."""
+    """Any response with a status other than 200."""
 
     error: ErrorDetails
 
@@ -40,7 +40,7 @@ class MessagesErrorDetails(Struct):
 
 
 class MessagesError(Struct):
-    """Any answer under `/v1/messages` with another status than 200."""
+    """Any response under `/v1/messages` with a status other than 200."""
 
     type: Literal["error"]
     error: MessagesErrorDetails
@@ -263,7 +263,7 @@ def _generate(summary: str, request: type[Struct], answer: type[Struct] = Answer
 
 
 def _as_messages(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of an endpoint, with errors in the shape of Anthropic's API."""
+    """Return the description of an endpoint, with errors in the form of Anthropic's API."""
     for status, answer in described["responses"].items():
         if status != "200":
             answer["content"] = _json(_ref(MessagesError))

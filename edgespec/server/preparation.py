@@ -1,8 +1,8 @@
-"""Prepares requests for the engine: token ids, and the compiled forms of answers.
+"""Prepares requests for the engine: tokenizes their texts and compiles the forms of answers.
 
-Texts are tokenized in a queue of their own, one request at a time: they are cheap as a rule, and do
-not wait for answers. Forms are compiled one at a time for each client, few altogether, so that
-those of one client do not delay others.
+Texts are tokenized one request at a time, in a separate queue: this is usually quick and need not
+wait for running answers. Forms are compiled one at a time for each client, and a few at a time in
+all, so that the forms of one client do not delay other clients.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .settings import ServerSettings, names
 from .work import Stopped, in_turn, while_connected
 
 T = TypeVar("T")
-_LARGE = 1 << 16  # bytes of a body: reading it takes a millisecond or more
+_LARGE = 1 << 16  # bytes; parsing a body of this size takes a millisecond or more
 
 
 class _Tokenized(NamedTuple):
-    """A request as token ids. rendered: the text of a conversation. options: what it says about
-    tools and reasoning, None where that changes nothing.
+    """A request as token ids. rendered: the text of a conversation. options: its options for tools
+    and reasoning, None if they change nothing.
     """
 
     prompts: list[list[int]]
@@ -57,8 +57,8 @@ class Preparation:
             special: ConversationEncoder(engine.tokenizer, parse_special=special)
             for special in (False, True)
         }
-        self._queue = RequestQueue(settings.max_queue)  # of texts
-        self._forms: dict[str, RequestQueue] = {}  # of the clients that compile
+        self._queue = RequestQueue(settings.max_queue)  # requests to tokenize
+        self._forms: dict[str, RequestQueue] = {}  # forms to compile, by client
         self._at_once = asyncio.Semaphore(compiled_at_once())
         self._closed = False
 
@@ -74,17 +74,17 @@ class Preparation:
 
     @property
     def n_running(self) -> int:
-        """Number of texts and forms that are worked on."""
+        """Number of texts that are being tokenized and of forms that are being compiled."""
         return self._queue.n_running + sum(queue.n_running for queue in self._forms.values())
 
     def close(self) -> None:
-        """Stop preparing; requests that wait for it get a 503."""
+        """Stop preparing requests; those that are waiting get a 503."""
         self._closed = True
         for queue in (self._queue, *self._forms.values()):
             queue.close()
 
     def check_model(self, name: str | None) -> None:
-        """Raise ApiError (404) if `name` is another model than the one that is served."""
+        """Raise ApiError (404) if `name` is not the name of the model that is served."""
         if name is not None and not names(name, self._settings.model):
             raise ApiError(
                 404,
@@ -95,8 +95,8 @@ class Preparation:
             )
 
     async def prepared(self, request: Request, asked: ParsedRequest) -> PreparedRequest:
-        """Return a request as the engine takes it. Raises ApiError: 429 if too many requests wait,
-        503 if the server ends.
+        """Return a request as the engine takes it. Raises ApiError with status 429 if too many
+        requests wait, 503 if the server is shutting down.
         """
         tokenized = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
         if tokenized.options is None and not asked.form:
@@ -112,7 +112,7 @@ class Preparation:
         return await self._compiled_in_turn(request, work)
 
     async def count(self, request: Request, asked: ParsedRequest) -> int:
-        """Return how many tokens a conversation has, up to where the assistant's answer begins."""
+        """Return the number of tokens of a conversation, up to where the answer would begin."""
 
         def count(stopped: Stopped) -> int:
             _, pieces = self.rendered(asked.request, self._options(asked.request))
@@ -121,8 +121,8 @@ class Preparation:
         return await self.in_turn(request, count)
 
     async def in_turn(self, request: Request, work: Callable[[Stopped], T]) -> T:
-        """Run `work` on a text in a thread when its turn has come; it is stopped if the client
-        leaves. Raises ApiError as `prepared`.
+        """Run `work` in a thread when the request's turn to be tokenized has come, and return its
+        result. `work` is stopped if the client leaves. Raises ApiError as `prepared` does.
         """
         turn = client_of(request.scope).turn
         return await while_connected(request.receive, in_turn(self._queue, turn, work))
@@ -132,8 +132,8 @@ class Preparation:
     ) -> tuple[str, Iterator[list[int]]]:
         """Return a conversation as text, and its token ids piece by piece.
 
-        Raises ApiError if it has no message, or calls with arguments that are nested too deeply for
-        templates.
+        opening: end with the opening of the assistant's turn. Raises ApiError if there is no
+        message, or if the arguments of a call are nested too deeply for templates.
         """
         if not asked.messages:
             raise bad_value("messages", "there is no message in it; send at least one")
@@ -143,7 +143,7 @@ class Preparation:
         return text, encoder.pieces(text)
 
     def checked(self, options: AnswerOptions) -> AnswerOptions:
-        """Return options that the model can follow. Raises ApiError for others."""
+        """Return the options. Raises ApiError if the model cannot follow them."""
         try:
             self._engine.answer_format.check(options)
         except ConfigError as error:
@@ -162,7 +162,7 @@ class Preparation:
         return _Tokenized([tokens], rendered, options, prediction)
 
     def _options(self, request: GenerationRequest) -> AnswerOptions | None:
-        """Return what a chat says about tools and reasoning, None where that changes nothing."""
+        """Return a chat's options for tools and reasoning, None if they change nothing."""
         options, form = self.checked(request.options), self._engine.answer_format
         return None if options == AnswerOptions() and form.reasoning is None else options
 
@@ -177,7 +177,7 @@ class Preparation:
         return PreparedRequest(found.prompts, constraint, reader, found.prediction)
 
     def _place_of(self, asked: ParsedRequest, owner: str) -> str:
-        """Return which field of a request holds what cannot be followed."""
+        """Return the field of the request that holds the form or tool that cannot be compiled."""
         for tool in asked.request.options.tools:
             try:
                 options = AnswerOptions((tool,), tool.name)
@@ -199,7 +199,7 @@ class Preparation:
                 self._forms.pop(turn, None)
 
     def _check_number(self, n: int) -> None:
-        """Raise ApiError for more prompts than this server takes in a request."""
+        """Raise ApiError if a request has more prompts than this server takes."""
         most = self._settings.max_prompts
         if n > most:
             raise bad_value("prompt", f"{n} prompts in one request; this server takes {most}")
@@ -213,9 +213,9 @@ class Preparation:
     def _fitting(
         self, text: str, pieces: Iterator[list[int]], param: str, stopped: Stopped
     ) -> list[int]:
-        """Return the ids of `pieces`, of which `text` is made, if they are not too many.
+        """Return the token ids of `text`, which `pieces` yields. Raises ApiError for too many.
 
-        A text that has too many by its bytes alone is not tokenized.
+        A text with so many bytes that it must have too many tokens is not tokenized.
         """
         most = self._engine.n_ctx
         if self._settings.max_prompt_tokens:
@@ -244,10 +244,10 @@ def _check_calls(messages: Sequence[Message]) -> None:
 
 
 async def of_body(request: Request, work: Callable[[bytes], T]) -> T:
-    """Return what `work` makes of the body of a request, of a large one in a thread. Raises
-    ApiError (415) if it is not declared as JSON.
+    """Return the result of `work` for the body of a request; with a large body `work` runs in a
+    thread. Raises ApiError (415) if the body is not declared as JSON.
 
-    Browsers let a web page of another origin send JSON only after asking the server.
+    A browser lets a web page of a different origin send JSON only after asking the server.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

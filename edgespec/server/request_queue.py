@@ -1,4 +1,4 @@
-"""The queue for the engine: one request at a time, clients in turn, of bounded length."""
+"""The queue for the engine: bounded, one request at a time, with clients taking turns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SMOOTHING = 0.2  # weight of the last request in the mean that waiting times ar
 class RequestQueue:
     """Lets the tasks of one event loop use the engine one after another.
 
-    Clients take turns; the requests of one client are first come, first served. Where the queue is
-    full, a request takes the place of the newest one of a client that has at least two more than
-    its own, which is refused then.
+    Clients take turns; the requests of one client are served in the order of arrival. If the queue
+    is full, a new request is refused, unless a client has at least two requests more than the new
+    request's client. Then the newest request of the client that has the most is refused instead.
     """
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next comes first
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # the next client is first
         self._served = ""  # the client that was served last
         self._running = False
         self._closed = False
@@ -50,8 +50,8 @@ class RequestQueue:
     async def acquire(self, client: str = "") -> AsyncIterator[None]:
         """Wait for the engine and hold it inside the `async with` block.
 
-        client: stands for whose request it is. Raises ApiError: 429 if too many requests wait, 503
-        if the queue is closed. A cancelled task leaves the queue.
+        client: the name of the client that sent the request. Raises ApiError with status 429 if too
+        many requests wait, 503 if the queue is closed. A cancelled task leaves the queue.
         """
         await self._take(client)
         began = time.monotonic()
@@ -89,7 +89,7 @@ class RequestQueue:
             raise
 
     def _release(self) -> None:
-        """Hand the engine to the next request that waits, of another client if there is one."""
+        """Hand the engine to the next waiting request, of a different client if there is one."""
         while self._lines:
             others = (client for client in self._lines if client != self._served)
             self._served = client = next(others, self._served)
@@ -102,8 +102,8 @@ class RequestQueue:
         self._running = False
 
     def _make_room(self, client: str) -> None:
-        """Refuse the newest request of the client with the most, or raise ApiError (429) where that
-        would not be fair.
+        """Refuse the newest request of the client that has the most. Raises ApiError (429) if this
+        would not be fair, because that client does not have at least two more than `client`.
         """
         most = max(self._lines, key=self._n_of, default=client)
         if self._n_of(most) < self._n_of(client) + 2:
@@ -117,7 +117,7 @@ class RequestQueue:
         return len(self._lines.get(client, ())) + (client == self._served)
 
     def _remove(self, client: str, index: int) -> asyncio.Future[None]:
-        """Take a request out of the queue."""
+        """Remove a request from the queue and return it."""
         line = self._lines[client]
         waiter = line[index]
         del line[index]

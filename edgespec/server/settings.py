@@ -1,4 +1,4 @@
-"""Settings of the server: where it listens, who may use it, and its limits. Needs no extra."""
+"""Settings of the server: its address, its keys and its limits. Needs no optional package."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..setting import check
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 METRICS_KEY_VARIABLE = "EDGESPEC_METRICS_KEY"
-_MOST_BYTES = 1 << 20  # of a certificate, a key, or a file of keys
+_MOST_BYTES = 1 << 20  # largest size of a certificate, a key, or a file of keys
 
-# what may be between the scheme and the path of a URL: a name or an address, and a port
+# the part of a URL between scheme and path: a name or an address, and perhaps a port
 _AUTHORITY = re.compile(r"(?:(?P<name>[\w.-]+)|\[(?P<address>[\w.:%]+)\])(?::\d*)?", re.ASCII)
 _ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{_AUTHORITY.pattern}", re.ASCII)
 
@@ -134,13 +134,13 @@ class ServerSettings:
     @property
     def loopback(self) -> bool:
         """True if only this machine can reach the server."""
-        if self.host.endswith(".localhost"):  # to listen on: the resolver may give any address
+        if self.host.endswith(".localhost"):  # the resolver may give any address to listen on
             return False
         return is_loopback(self.host)
 
     @property
     def known_hosts(self) -> frozenset[str]:
-        """The hosts besides localhost that requests may be sent to, as `host_of` has them."""
+        """The hosts besides localhost that requests may be sent to, in the form of `host_of`."""
         return frozenset(map(host_of, self.allowed_hosts))
 
     @property
@@ -192,8 +192,9 @@ def read_keys(
 ) -> tuple[str, ...]:
     """Return the keys from a file and from an environment variable.
 
-    The file has one key a line, and # begins a comment; in the variable blanks separate keys.
-    Raises ConfigError if the file cannot be read, can be read by others, or holds no key.
+    The file has one key on each line; a line that begins with # is a comment. In the variable,
+    blanks separate keys. Raises ConfigError if the file cannot be read, can be read by others, or
+    holds no key.
     """
     keys = environment.get(variable, "").split()
     if path is not None:
@@ -209,7 +210,10 @@ def read_keys(
 
 
 def read_metrics_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the key for metrics, "" if there is none. Raises ConfigError as `read_keys`."""
+    """Return the key for metrics, "" if there is none.
+
+    Raises ConfigError if there are several, and as `read_keys` does.
+    """
     keys = read_keys(path, environment, METRICS_KEY_VARIABLE)
     if len(keys) > 1:
         raise ConfigError(
@@ -220,8 +224,8 @@ def read_metrics_key(path: Path | None, environment: Mapping[str, str] = os.envi
 
 
 def names(asked: str, model: str) -> bool:
-    """Return True if a request that asks for a model means the one that is served as `model`: by
-    its name, or by the file name that the name is the stem of.
+    """Return True if `asked` means the model that is served as `model`: it is that name, or that
+    name followed by ".gguf".
     """
     return asked in (model, f"{model}.gguf")
 
@@ -241,21 +245,21 @@ def _check_key(key: str) -> None:
 
 
 def host_of(authority: str) -> str:
-    """Return the host of a `Host` header or an origin in lower case, without port and brackets.
+    """Return the host in a `Host` header or an origin, in lower case, without port and brackets.
 
-    "" if it is not a host.
+    Returns "" if there is no valid host.
     """
     parts = _AUTHORITY.fullmatch(authority)
     return (parts["address"] or parts["name"].removesuffix(".")).lower() if parts else ""
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an address or a name in lower case that always means this machine."""
+    """Return True if an address, or a name in lower case, always means this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # any other name may stand for any address
+    except ValueError:  # any other name may resolve to any address
         return False
 
 
@@ -283,11 +287,11 @@ def _readable(path: Path) -> bytes:
 
 
 def _secret(path: Path) -> bytes:
-    """Return what a file with a secret holds, if nobody else can read it.
+    """Return the content of a file with a secret, which others should not be able to read.
 
-    As with ssh, one's own file that others can read is refused. About somebody else's, whose mode
-    one cannot change, there is a warning if everybody can read it; root may let a group read its
-    own, as Debian does with keys for TLS.
+    As with ssh, ConfigError is raised if others can read the current user's own file. The mode of
+    another user's file cannot be changed, so there is only a warning, and only if everybody can
+    read it. root may let a group read its own file, as Debian does with keys for TLS.
     """
     content = _readable(path)
     if os.name != "posix":

@@ -23,7 +23,7 @@ from .work import Stopped
 
 
 class Tokenization:
-    """The model's tokenizer and chat template, for clients."""
+    """The endpoints with which clients use the model's tokenizer and chat template."""
 
     def __init__(self, engine: Engine, settings: ServerSettings, preparation: Preparation) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class Tokenization:
         ]
 
     async def tokenize(self, request: Request) -> Response:
-        """Answer `/tokenize`: the token ids of a text or of a conversation."""
+        """Answer `/tokenize` with the token ids of a text or of a conversation."""
         given = await of_body(request, lambda b: read(b, TokenizeText, TokenizeConversation))
         self._preparation.check_model(given.model)
         tokens = await self._preparation.in_turn(
@@ -50,16 +50,16 @@ class Tokenization:
         return JSONResponse({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
 
     async def detokenize(self, request: Request) -> Response:
-        """Answer `/detokenize`: the text of token ids."""
+        """Answer `/detokenize` with the text of token ids."""
         given = await of_body(request, lambda b: read(b, DetokenizeRequest))
         self._preparation.check_model(given.model)
         text = await of_body(request, lambda _: self._text(given.tokens))
         return JSONResponse({"prompt": text})
 
     async def vocabulary(self, request: Request) -> Response:
-        """Answer `/v1/vocabulary`: what each token adds to a text, in the protocol's format.
+        """Answer `/v1/vocabulary` with the bytes that each token adds, in the protocol's format.
 
-        The vocabulary does not change while the server runs; a client that has it gets 304.
+        The vocabulary does not change while the server runs; a client that has it gets a 304.
         """
         if self._vocabulary is None:
             self._vocabulary = await run_in_threadpool(self._encoded_vocabulary)

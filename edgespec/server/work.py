@@ -1,4 +1,4 @@
-"""Work that takes a while: in a thread, in turn, and for as long as its client stays."""
+"""Runs slow work in a thread, in the client's turn, and only while the client is connected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .request_queue import RequestQueue
 
 T = TypeVar("T")
 Stopped = Callable[[], bool]
-"""Returns True once the client has left or the server ends."""
+"""Returns True once the client has left or the server is shutting down."""
 
 
 async def in_turn(
@@ -28,9 +28,9 @@ async def in_turn(
 ) -> T:
     """Run `work` in a thread when its turn has come, and return its result.
 
-    at_once: bounds the threads of several queues. A task that is cancelled keeps its turn until the
-    thread has seen that it should stop. Raises ApiError: 429 if too many requests wait, 503 if the
-    server ends.
+    at_once: limits how many threads several queues use together. A cancelled task keeps its turn
+    until its thread has noticed that it should stop. Raises ApiError with status 429 if too many
+    requests wait, 503 if the server is shutting down.
     """
     left = threading.Event()
 

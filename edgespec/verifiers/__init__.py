@@ -1,4 +1,4 @@
-"""Verifiers: each has a target check drafts, in this process or on another machine."""
+"""Verifiers, which have a target check drafts, in this process or on another machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _sglang() -> Factory:
     return SGLangVerifier
 
 
-REMOTE: dict[str, Callable[[], Factory]] = {  # by the scheme of a URL
+REMOTE: dict[str, Callable[[], Factory]] = {  # by URL scheme
     "ws": _edgespec,
     "wss": _edgespec,
     "vllm+http": _completions,
@@ -46,10 +46,10 @@ REMOTE: dict[str, Callable[[], Factory]] = {  # by the scheme of a URL
 
 
 def connect(remote: RemoteConfig, tokenizer: Tokenizer) -> Verifier:
-    """Connect to the server at `remote.url`; the scheme of the URL chooses the verifier.
+    """Connect to the server at `remote.url` and return a verifier; the URL's scheme chooses which.
 
-    tokenizer: of the device; the server must have the same token ids.
-    Raises ConfigError, EngineMissing, VocabularyMismatch and the VerifierErrors.
+    tokenizer: the device's tokenizer; the server must have the same token ids.
+    Raises ConfigError, EngineMissing, VocabularyMismatch and the subclasses of VerifierError.
     """
     scheme, _, address = remote.url.partition("://")
     if scheme not in REMOTE:

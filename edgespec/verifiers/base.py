@@ -12,8 +12,8 @@ from ..types import Draft, Requires, Verdict
 class Verifier(Protocol):
     """Owns the target, here or on another machine, and has it check drafts.
 
-    A request is `begin`, its iterator run to the end, then `verify` and `accept` in turn. Raising
-    leaves a verifier in a state from which the next `begin` works.
+    For each request, call `begin`, run its iterator to the end, then call `verify` and `accept` in
+    turn. After an error the next `begin` works as usual.
     """
 
     @property
@@ -26,26 +26,26 @@ class Verifier(Protocol):
 
     @property
     def max_leaves(self) -> int:
-        """Most leaves of a draft that is a tree; 1: it verifies chains only."""
+        """Most leaves of a draft that is a tree; 1 if it verifies chains only."""
 
     def require(self, requires: Requires) -> None:
-        """Hand over these hidden states from now on, where the target is in this process."""
+        """Provide these hidden states from now on, if the target is in this process."""
 
     def begin(self, request: Request) -> Iterator[int]:
         """Start a request; yield after every chunk how many prompt tokens are in the cache.
 
-        The reused ones come first. What is left of the prompt goes with the first `verify`.
-        Raises ValueError for an empty prompt, ContextFull, Aborted, VerifierError.
+        The first number is that of the reused tokens. The rest of the prompt is evaluated by the
+        first `verify`. Raises ValueError for an empty prompt, ContextFull, Aborted, VerifierError.
         """
 
     def verify(self, draft: Draft) -> Verdict:
-        """Evaluate what is pending and the draft in one pass and return what is accepted of it.
+        """Evaluate the pending tokens and the draft in one pass; return what is accepted of it.
 
         Raises ContextFull, Aborted, VerifierError.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take over what was emitted of the last verdict, which a stop may have cut."""
+        """Take over the emitted tokens of the last verdict; a stop may have cut some off."""
 
     def close(self) -> None:
         """Free everything. Closing twice is harmless."""
@@ -53,15 +53,16 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class AsyncVerifier(Verifier, Protocol):
-    """A verifier on another machine: `verify` in two halves, with time between them.
+    """A verifier on another machine; `submit` and `result` are the two halves of `verify`.
 
-    notices: what the user should know, in sentences; whoever shows them takes them out.
+    The caller may use the time between them. notices: sentences that the user should read; the
+    caller removes those that it has shown.
     """
 
     notices: list[str]
 
     def round_trip_s(self) -> float:
-        """Return the seconds to the target and back, as measured of late."""
+        """Return the seconds of a round trip to the target, as measured recently."""
 
     def submit(self, draft: Draft) -> None:
         """Send a draft."""
@@ -70,7 +71,7 @@ class AsyncVerifier(Verifier, Protocol):
         """Return True if `result` would not wait."""
 
     def result(self) -> Verdict:
-        """Wait for the verdict of what was submitted."""
+        """Wait for the verdict on the submitted draft."""
 
     def finish(self) -> None:
-        """Tell the target that the answer has ended and no more tokens are wanted."""
+        """Tell the target that the answer has ended, so that no more tokens are wanted."""

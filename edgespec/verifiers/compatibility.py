@@ -1,4 +1,4 @@
-"""Checks of an inference server at connect: its model, its context, its tokens."""
+"""Checks of an inference server when connecting: its model, its context size, its token ids."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ SHORT = "The capital of France is"
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """Return a JSON object; an empty one for anything else that a server may have there."""
+    """Return `value` if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def choose_model(http: Http, wanted: str) -> dict[str, Any]:
-    """Return the entry of /v1/models to use: the wanted one, or the only one that is no adapter."""
+    """Return the entry of /v1/models to use.
+
+    It is the model named `wanted`, or without a name the only one that is not an adapter. Raises
+    VerifierRefused if there is none, or more than one.
+    """
     entries = checked(http.host, http.get("/v1/models"), dict, "a list of models").get("data")
     served = [
         entry
@@ -45,7 +49,7 @@ def choose_model(http: Http, wanted: str) -> dict[str, Any]:
 
 
 def smallest_context(http: Http, *sizes: Any) -> int:
-    """Return the smallest context of those that are told. Raises VerifierRefused if none is."""
+    """Return the smallest of the known context sizes. Raises VerifierRefused if none is known."""
     known = [size for size in sizes if isinstance(size, int) and size > 1]
     if not known:
         raise VerifierRefused(
@@ -55,16 +59,16 @@ def smallest_context(http: Http, *sizes: Any) -> int:
 
 
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
-    """Return texts to compare vocabularies by, the special tokens of this one among them."""
+    """Return texts to compare vocabularies by, including one for each special token of this one."""
     return [*PROBES, *(f"a{mark}b" for mark in tokenizer.special().values() if mark)]
 
 
 def check_tokenizer(http: Http, tokenizer: Tokenizer, model: str) -> None:
-    """Compare token ids of probe texts with the server's. Raises VocabularyMismatch, and
-    VerifierRefused where nothing can be compared.
+    """Compare token ids of probe texts with the server's.
 
-    A server without /tokenize is asked to continue each text by one token: it says how many
-    tokens the text has.
+    A server without /tokenize is asked to continue each text by one token, because its answer says
+    how many tokens the text has. Raises VocabularyMismatch, and VerifierRefused where nothing can
+    be compared.
     """
     for text in probe_texts(tokenizer):
         ours = tokenizer.encode(text, add_special=False)
@@ -105,7 +109,7 @@ def _compare_counts(http: Http, tokenizer: Tokenizer, text: str, model: str) -> 
 
 
 def prompt_tokens(answer: Any) -> int | None:
-    """Return usage.prompt_tokens, None where a server does not give it."""
+    """Return usage.prompt_tokens of an answer, None if the server does not give it."""
     counted = as_dict(as_dict(answer).get("usage")).get("prompt_tokens")
     return counted if isinstance(counted, int) else None
 

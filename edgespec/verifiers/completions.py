@@ -1,8 +1,8 @@
-"""Targets after OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
+"""Targets behind OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
 
-A round is a fan-out: the prompts S, S+D[:1], …, S+D in one request, each continued by one token.
-Under vLLM a greedy round may be one prompt instead, whose log-probabilities say what the argmax was
-at every position.
+With a context S and a draft D, a round is a fan-out: one request with the prompts S, S+D[:1], …,
+S+D, each continued by one token. With vLLM a greedy round may be the single prompt S+D instead,
+whose log-probabilities tell the argmax at every position.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .inference_server import InferenceServerVerifier, split_url
 logger = logging.getLogger("edgespec.verifiers")
 
 _PATH = "/v1/completions"
-_BLOCK = 16  # tokens that a row of a fan-out evaluates again: vLLM's cache keeps whole blocks
+_BLOCK = 16  # tokens that each prompt of a fan-out evaluates again: vLLM caches full blocks only
 _DECIMAL = re.compile("[0-9]{1,9}").fullmatch
 _HIGH_TEMPERATURE = 2.0
 _N_EQUAL = 8
@@ -41,10 +41,11 @@ _N_EQUAL = 8
 class Dialect:
     """The fields that a kind of server understands, and what it can do.
 
-    fields: sent with every request beside OpenAI's own, so that no default of the server's or the
-    model's holds. off: values that switch top_k and min_p off, for servers that have them.
-    min_temperature: the server replaces lower ones that are above 0. bias: it has logit_bias.
-    independent: prompts of one request are known to be continued independently.
+    fields: the fields sent with every request in addition to OpenAI's own, so that no default of
+    the server or the model applies. off: the values that switch top_k and min_p off, for servers
+    that have them. min_temperature: the server replaces temperatures between 0 and this one. bias:
+    the server has logit_bias. independent: the server is known to continue the prompts of one
+    request independently.
     """
 
     name: str
@@ -67,8 +68,8 @@ DIALECTS = {
         bias=True,
         independent=True,
     ),
-    # ignore_eos would forbid end tokens; seed -1 is a fresh one for every row, whatever the
-    # server was started with; what is not in `samplers` is off, and temperature goes first
+    # ignore_eos would forbid end tokens. Seed -1 gives every prompt a fresh seed, whatever the
+    # server was started with. Samplers that are not in `samplers` are off; temperature goes first
     "llamacpp": Dialect(
         "llama-server",
         {
@@ -102,9 +103,10 @@ Greedy = Literal["auto", "fan-out", "prompt_logprobs"]
 class CompletionsVerifier(InferenceServerVerifier):
     """Has a server with /v1/completions check drafts.
 
-    remote.url: vllm+http:// for vLLM, openai+http:// for what the server says it is. greedy:
-    "prompt_logprobs" has vLLM evaluate the whole text again, "fan-out" every prompt from its last
-    cached block on; "auto" takes what is fewer tokens.
+    remote.url: vllm+http:// for vLLM; openai+http:// for any server, which then says what it is.
+    greedy: how greedy drafts are checked. With "prompt_logprobs" vLLM evaluates the complete text
+    again, with "fan-out" every prompt from its last cached block on. "auto" takes the way that
+    evaluates fewer tokens.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class CompletionsVerifier(InferenceServerVerifier):
         self._probe()
 
     def _probe(self) -> None:
-        """Try with a short text what rounds will need."""
+        """Try out on a short text everything that rounds will need."""
         text = self._tokenizer.encode(SHORT, add_special=False)
         try:
             answer = self._ask([text])
@@ -167,7 +169,8 @@ class CompletionsVerifier(InferenceServerVerifier):
     def _draws_differ(self, text: list[int]) -> bool:
         """Return True if equal prompts of one request get different tokens at a high temperature.
 
-        Where all prompts are given one seed, tokens do not have the target's distribution.
+        If the server gave all prompts the same seed, tokens would not have the target's
+        distribution.
         """
         self._params = SamplingParams(temperature=_HIGH_TEMPERATURE)
         rows = self._rows(self._ask([text] * _N_EQUAL), _N_EQUAL)
@@ -201,7 +204,10 @@ class CompletionsVerifier(InferenceServerVerifier):
         return self._rows(self._ask(prompts), rows)
 
     def _argmaxes(self, context: Sequence[int], draft: Sequence[int]) -> list[int]:
-        """Return the argmax at every drafted position and the token after, from one prompt."""
+        """Return the argmax at every drafted position and the token after the draft.
+
+        They come from one prompt with log-probabilities.
+        """
         host = self._http.host
         answer = self._ask([[*context, *draft]], prompt_logprobs=1)
         last = self._rows(answer, 1)
@@ -215,7 +221,7 @@ class CompletionsVerifier(InferenceServerVerifier):
         return [self._best(row, token) for row, token in zip(rows, draft, strict=True)] + last
 
     def _best(self, row: Any, token: int) -> int:
-        """Return the id of rank 1 in the row of `token`, which vLLM always lists."""
+        """Return the id of rank 1 in a row; the row must also list `token`, as vLLM's rows do."""
         row = checked(self._http.host, row, dict, "a row of prompt_logprobs")
         first = [
             id for id, entry in row.items() if isinstance(entry, dict) and entry.get("rank") == 1
@@ -235,7 +241,7 @@ class CompletionsVerifier(InferenceServerVerifier):
         return self._http.post(_PATH, body, self._abort)
 
     def _sampling(self) -> dict[str, Any]:
-        """Return every sampling field that the server has, with none left to its own defaults."""
+        """Return all sampling fields that the server has, so that none is left to its default."""
         params, off = self._params, self._dialect.off
         sampled = params.temperature > 0
         fields: dict[str, Any] = {
@@ -251,7 +257,10 @@ class CompletionsVerifier(InferenceServerVerifier):
         return fields
 
     def _rows(self, answer: Any, n: int) -> list[int]:
-        """Return the token of each of n prompts, whatever order the choices came in."""
+        """Return the token of each of n prompts, in their order, whatever order the choices have.
+
+        Raises VerifierFault if there is not exactly one choice for each prompt.
+        """
         host = self._http.host
         answer = checked(host, answer, dict, "an answer with choices")
         choices = checked(host, answer.get("choices"), list, "a list of choices")
@@ -267,10 +276,10 @@ class CompletionsVerifier(InferenceServerVerifier):
 
 
 def _id(choice: Mapping[str, Any]) -> Any:
-    """Return the token id of a choice of one token, from where servers have it.
+    """Return the token id in a choice of one token, None if it has none.
 
-    That is `token_ids` (TensorRT-LLM), tokens such as "token_id:79" (vLLM), or `content` with ids
-    (llama-server).
+    Servers put it into `token_ids` (TensorRT-LLM), into tokens such as "token_id:79" (vLLM), or
+    into `content` with ids (llama-server).
     """
     ids = choice.get("token_ids")
     if isinstance(ids, list) and len(ids) == 1:

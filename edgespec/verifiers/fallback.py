@@ -1,4 +1,4 @@
-"""A remote target, and one in this process for when that is gone or slower."""
+"""A remote target with a local one, which takes over when the remote one is gone or slower."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .base import AsyncVerifier, Verifier
 
 logger = logging.getLogger("edgespec.fallback")
 
-_FASTER = 1.1  # how much faster the local target must be to be taken
-_TRY_EVERY = 8  # requests: then the slower one of the two is measured again
-_PATIENCE_S = 0.5  # that a request waits for a server that was gone
-_PAUSE_S = 15.0  # until a server that was gone is asked again
+_FASTER = 1.1  # factor by which the local target must be faster to be used
+_TRY_EVERY = 8  # requests after which a slower server is used once more, to be measured again
+_PATIENCE_S = 0.5  # for which a request waits for a server that was gone
+_PAUSE_S = 15.0  # after which a server that was gone is tried again
 
 
 class _Attempt:
@@ -39,12 +39,12 @@ class _Attempt:
             self._error = error
 
     def done(self, timeout_s: float | None) -> bool:
-        """Wait for its end for at most timeout_s, None for ever; return True if it has ended."""
+        """Wait until it has ended, at most timeout_s (None: for ever); return True if it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def result(self) -> Verifier:
-        """Return what was connected. Raises what the attempt raised."""
+        """Return the connected verifier. Raises the error of the attempt if it failed."""
         if self._error:
             raise self._error
         assert self._found is not None
@@ -52,14 +52,14 @@ class _Attempt:
 
 
 class Fallback:
-    """Verifies with a remote target; with the local one while that is away.
+    """Verifies with a remote target, and with a local one while the remote one is away.
 
-    Where both are the `same` model the local one is also used when it has turned out to be faster.
-    The conversation goes on in either; notices say which one answers and why.
+    If both are the same model, the local target is also used when it has turned out to be faster.
+    The conversation goes on with either of them; notices say which one answers and why.
 
-    connect: makes the remote verifier, an AsyncVerifier or not; called again after a while where
-    it fails, between requests. local_s: seconds of a plain step of the local target, None if that
-    is not known.
+    connect: makes the remote verifier, which need not be an AsyncVerifier. After a failure it is
+    called again some time later, between requests. same: returns True if a remote verifier's model
+    is the local one. local_s: the seconds of a plain step of the local target, None if not known.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Fallback:
         self._using: Verifier = local
         self._gone_at: float | None = None
         self._attempt: _Attempt | None = None
-        self._seconds = {True: local_s} if local_s else {}  # a token, by whether it was local
+        self._seconds = {True: local_s} if local_s else {}  # per token; True: of the local target
         self._emitted: list[int] = []
         self._last = 0.0
         self._n_requests = 0
@@ -88,20 +88,23 @@ class Fallback:
 
     @property
     def n_ctx(self) -> int:
-        """Context of the active verifier; the local one takes prompts too long for the remote."""
+        """Context size of the active verifier.
+
+        Prompts that are too long for the remote verifier go to the local one.
+        """
         return self._using.n_ctx
 
     @property
     def max_draft(self) -> int:
-        """Most tokens that both take, because the active one may change under way."""
+        """Most tokens of a draft that both take, as the active verifier may change in a request."""
         remote = self._remote.max_draft if self._remote else self._local.max_draft
         return min(remote, self._local.max_draft)
 
     @property
     def max_leaves(self) -> int:
-        """Most leaves of a tree that the remote one takes, or the local one while that is away.
+        """Most leaves of a tree that the remote verifier takes; while it is away, the local one.
 
-        Where the active one takes fewer it verifies the first paths of a tree.
+        If the active verifier takes fewer, it verifies the first paths of a tree.
         """
         return (self._remote or self._local).max_leaves
 
@@ -111,11 +114,11 @@ class Fallback:
         return self._remote
 
     def round_trip_s(self) -> float:
-        """Return the remote verifier's round trip, 0 while it is away or does not measure it."""
+        """Return the seconds of the remote round trip; 0 if it is away or does not measure them."""
         return self._remote.round_trip_s() if isinstance(self._remote, AsyncVerifier) else 0.0
 
     def finish(self) -> None:
-        """Tell a remote verifier that the answer has ended."""
+        """Tell the remote verifier that the answer has ended, if it gives this answer."""
         if isinstance(self._using, AsyncVerifier):
             self._using.finish()
 
@@ -125,7 +128,7 @@ class Fallback:
         return self._using is self._local
 
     def require(self, requires: Requires) -> None:
-        """Do nothing: no hidden states travel."""
+        """Do nothing: hidden states are not sent over the network."""
 
     def begin(self, request: Request) -> Iterator[int]:
         """Choose a verifier for this request and start it there."""
@@ -156,7 +159,7 @@ class Fallback:
         return self.result()
 
     def submit(self, draft: Draft) -> None:
-        """Send a draft; the local target waits for `result`."""
+        """Send a draft; with the local target, `result` does all the work."""
         self._draft = draft
         if isinstance(self._using, AsyncVerifier):
             try:
@@ -170,7 +173,7 @@ class Fallback:
         return not isinstance(self._using, AsyncVerifier) or self._using.ready()
 
     def result(self) -> Verdict:
-        """Return the verdict; the local target gives it where the remote one is lost."""
+        """Return the verdict; if the remote target is lost, the local one gives it."""
         using = self._using
         if using is not self._local:
             try:
@@ -183,7 +186,7 @@ class Fallback:
         return self._local.verify(_fitting(self._draft, self._local)._replace(probs=None))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take over what was emitted, and note how long it took."""
+        """Take over the emitted tokens, and note how long they took."""
         self._using.accept(tokens)
         now = self._clock()
         if self._emitted and tokens and self._last:  # the first step waits for the prompt
@@ -203,10 +206,10 @@ class Fallback:
         self._local.close()
 
     def _reach(self) -> Verifier | None:
-        """Return the remote verifier if it is there or comes back.
+        """Return the remote verifier if it is there or comes back, else None.
 
-        A network that swallows everything delays no answer: the attempt goes on beside the local
-        target's answer.
+        A network that swallows everything delays an answer by at most _PATIENCE_S: the attempt to
+        connect goes on while the local target answers.
         """
         if self._remote or (self._gone_at is not None and self._clock() < self._gone_at + _PAUSE_S):
             return self._remote
@@ -238,11 +241,11 @@ class Fallback:
         return self._local.begin(request)
 
     def _begin_again(self) -> None:
-        """Go on with the same answer from the local target, which reads what was emitted so far."""
+        """Go on with the same answer on the local target, which reads the tokens emitted so far."""
         for _ in self._local.begin(self._request):
             pass
         self._local.accept(self._emitted)
-        self._last = 0.0  # what the change took says nothing of either
+        self._last = 0.0  # the time of the change must not count as either target's
 
     def _is_slower(self, remote: Verifier) -> bool:
         """Return True if the local target is the same model and has turned out to be faster."""
@@ -253,5 +256,5 @@ class Fallback:
 
 
 def _fitting(draft: Draft, verifier: Verifier) -> Draft:
-    """Return the first nodes of a draft that a verifier takes."""
+    """Return the first nodes of a draft, as many as a verifier takes."""
     return first_nodes(draft, verifier.max_draft, verifier.max_leaves)

@@ -1,7 +1,7 @@
-"""JSON over HTTP for verifiers: one question, one answer, retries, errors of ours.
+"""JSON over HTTP for verifiers: one request, one answer, with retries and edgespec's own errors.
 
-httpx runs in an event loop of its own in one thread: a request that is given up is cancelled
-there, which closes its connection, and the server stops working on it.
+httpx runs in an event loop of its own, in one thread. A request that is given up is cancelled
+there, which closes its connection, so that the server stops working on it.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _ABSENT = (400, 401, 403, 404, 405, 422, 501)
 
 
 class Http:
-    """One server, asked by one thread at a time.
+    """A client of one server, for one thread at a time.
 
-    api_key: sent as a bearer token. timeout_s: seconds for one question with all its retries.
-    retries: how often it is asked again when the server cannot be reached, breaks off or says that
-    it is busy. backoff_s: the first wait, which doubles each time; a Retry-After takes precedence.
-    An answer is retried before anything in it is looked at, so that a retry cannot favour one text
-    over another.
+    api_key: sent as a bearer token. timeout_s: the seconds for one request with all its retries.
+    retries: how often a request is repeated when the server cannot be reached, breaks off or says
+    that it is busy. backoff_s: the seconds before the first retry, which double each time; a
+    Retry-After header takes precedence. Whether to retry is decided before anything in the answer
+    is looked at, so that a retry cannot favour one text over another.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class Http:
         self._thread.start()
 
     def get(self, path: str, *, optional: bool = False) -> Any:
-        """Return the JSON at `path`; with `optional` None where the server has no such path."""
+        """Return the JSON at `path`; with `optional`, None if the server has no such path."""
         return self._call("GET", path, None, None, optional)
 
     def post(
         self, path: str, body: Mapping[str, Any], abort: Abort | None = None, *,
         optional: bool = False,
     ) -> Any:  # fmt: skip
-        """Return the JSON that `path` answers to `body`.
+        """Return the JSON that `path` answers to `body`; `optional` as in `get`.
 
-        Raises Aborted while it waits, and the VerifierErrors.
+        Raises Aborted if `abort` stops the wait, and the subclasses of VerifierError.
         """
         return self._call("POST", path, body, abort, optional)
 
@@ -190,9 +190,9 @@ class Http:
             ) from None
 
     def _check(self, response: httpx.Response, path: str, data: bytearray) -> None:
-        """Raise what a status means.
+        """Raise the error that an HTTP status stands for, none for 200.
 
-        The server's own message may repeat the prompt: only the name of its error is told.
+        The server's own message may repeat the prompt, so only the name of its error is told.
         """
         status = response.status_code
         if status == 200:
@@ -214,7 +214,10 @@ class Http:
 
 
 def checked(host: str, value: Any, kind: type[T], what: str) -> T:
-    """Return `value` if it is of that kind. Raises VerifierFault naming `what` was expected."""
+    """Return `value` if it is an instance of `kind`, else raise VerifierFault.
+
+    what: a description of the expected value, for the error message.
+    """
     if not isinstance(value, kind) or isinstance(value, bool):
         raise VerifierFault(
             f"{host}: expected {what}, got {type(value).__name__}; is it a server of this kind?"
@@ -231,7 +234,10 @@ def _reason(error: Exception) -> str:
 
 
 def _error_name(data: bytearray) -> str:
-    """Return OpenAI's error.type or error.code where it is a name and not a sentence."""
+    """Return OpenAI's error.type or error.code in brackets if it is a name, not a sentence.
+
+    Return "" otherwise.
+    """
     try:
         error = json.loads(data)["error"]
         name = error.get("type") or error.get("code") or ""
@@ -241,7 +247,10 @@ def _error_name(data: bytearray) -> str:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which gives them as such or as a date."""
+    """Return the seconds of a Retry-After header, None if there are none.
+
+    The header holds seconds or a date.
+    """
     if not value:
         return None
     try:

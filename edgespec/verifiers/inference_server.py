@@ -1,14 +1,15 @@
-"""The base class of verifiers that ask inference servers of others.
+"""The base class of verifiers that ask inference servers other than edgespec's.
 
-Every round asks for the server's own token after the context and after each prefix of the
-draft, and keeps drafted tokens while they are these (`acceptance.match`). That is exact whatever
-proposed the draft, drawn or not: the first token emitted is the server's draw, which has the
-target's distribution because it is made without a look at the draft. Whether a second one follows
-depends on the draft, but its distribution, given the first, is again the target's; where it does
-not follow, the next round draws it. This needs draws that are independent of the draft and of each
-other, hence never a common seed for the prompts of a round. A token drafted with probability q(x)
-is accepted with the sum of q(x) p(x), less often than by rejection sampling, which would need the
-target's logits.
+Every round asks for the server's own token after the context and after each prefix of the draft. It
+keeps drafted tokens as long as they equal the server's (`acceptance.match`). That is exact whatever
+proposed the draft, drawn or not. The first emitted token is the server's draw, which has the
+target's distribution because it does not depend on the draft. Whether a second token is emitted
+depends on the draft, but its distribution, given the first, is again the target's; if none is
+emitted, the next round draws it.
+
+The draws must be independent of the draft and of each other, so the prompts of a round never share
+a seed. With draft probabilities q and target probabilities p, a drafted token is accepted with the
+probability sum of q(x) p(x). Rejection sampling accepts more, but would need the target's logits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _SENT = ("temperature", "top_k", "top_p", "min_p")  # settings that all of these
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return the kind of server and its address without /v1 at the end. Raises ConfigError."""
+    """Return the kind of server that a URL names, and its address without /v1 at the end.
+
+    Raises ConfigError for a URL that is not one of a verifier.
+    """
     kind, _, address = url.partition("+")
     try:
         parts = urlsplit(address)
@@ -62,13 +66,14 @@ def _without_credentials(url: str) -> str:
 class InferenceServerVerifier(ABC):
     """Asks an inference server for its own tokens and compares drafts with them.
 
-    It holds the ids of the context itself; the server keeps what its prefix cache keeps.
-    name: of the kind of server. served: the name of its model. n_ctx: the longest prompt that it
-    continues by one token.
-    max_draft: most tokens of a draft; a round has one prompt more. http: used in place of one made
-    for `remote`; closed with the verifier.
+    It holds the token ids of the context itself; the server keeps what its prefix cache keeps.
+    name: the name of the kind of server. served: the name of its model. n_ctx: the length of the
+    longest prompt that it continues by one token. max_draft: most tokens of a draft; a round has
+    one prompt more. http: the client to use, in place of a new one for `remote`; it is closed with
+    the verifier.
 
-    Raises ConfigError, VocabularyMismatch and the VerifierErrors where the server cannot serve.
+    Raises ConfigError, VocabularyMismatch and the subclasses of VerifierError if the server cannot
+    be used.
     """
 
     name: str
@@ -98,11 +103,14 @@ class InferenceServerVerifier(ABC):
             raise
 
     def require(self, requires: Requires) -> None:
-        """Do nothing: no hidden states travel."""
+        """Do nothing: hidden states are not sent over the network."""
         return
 
     def begin(self, request: Request) -> Iterator[int]:
-        """Check what is asked for; nothing is sent before the first `verify`."""
+        """Check that the server can serve a request; nothing is sent before the first `verify`.
+
+        Raises ValueError for an empty prompt, ContextFull and VerifierRefused.
+        """
         if not request.prompt:
             raise ValueError("the prompt is empty: the target needs at least one token")
         if len(request.prompt) > self.n_ctx:
@@ -125,7 +133,10 @@ class InferenceServerVerifier(ABC):
         return iter((0,))
 
     def verify(self, draft: Draft) -> Verdict:
-        """Do one round. `draft.probs` are not looked at: see the head of this file."""
+        """Do one round. `draft.probs` is not used; the module's docstring says why.
+
+        Raises ContextFull, Aborted and the subclasses of VerifierError.
+        """
         n_tokens = len(self._context) + len(draft.tokens)
         if n_tokens > self.n_ctx:
             raise ContextFull(
@@ -141,7 +152,7 @@ class InferenceServerVerifier(ABC):
         )  # fmt: skip
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Append what was emitted to the next prompt; the server has read all but the last."""
+        """Append the emitted tokens to the context; the server has read all but the last one."""
         self._context.extend(tokens)
         self._n_read = len(self._context) - 1
 
@@ -151,7 +162,7 @@ class InferenceServerVerifier(ABC):
 
     @abstractmethod
     def _connect(self, remote: RemoteConfig) -> None:
-        """Check what the server can do; set n_ctx."""
+        """Check what the server can do, and set `n_ctx`, `served` and, if it varies, `name`."""
 
     @abstractmethod
     def _own_tokens(self, draft: Sequence[int]) -> list[int]:
@@ -159,15 +170,15 @@ class InferenceServerVerifier(ABC):
 
     @abstractmethod
     def _check_sampling(self, params: SamplingParams) -> None:
-        """Raise VerifierRefused for what the server cannot do exactly."""
+        """Raise VerifierRefused for settings that the server cannot follow exactly."""
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise VerifierRefused(f"{self.name} at {self._http.host} cannot serve {what}; {remedy}")
 
     def _check_common(self, params: SamplingParams, min_temperature: float) -> None:
-        """Refuse what no server can do exactly that is asked for one token at a time.
+        """Refuse settings that no server can follow exactly when asked for one token at a time.
 
-        min_temperature: the server replaces lower ones that are above 0.
+        min_temperature: the server replaces temperatures between 0 and this one.
         """
         settings = settings_of(SamplingParams)
         unsent = [
@@ -175,7 +186,7 @@ class InferenceServerVerifier(ABC):
             for name in SETTINGS
             if name not in _SENT and getattr(params, name) != settings[name].default
         ]
-        if unsent:  # penalties: what was emitted is prompt to it
+        if unsent:  # such as penalties: to the server the emitted tokens are part of the prompt
             self._refuse(
                 f"{unsent[0]} exactly where it is asked for one token at a time",
                 f"leave {unsent[0]} out, or decode locally",
@@ -197,14 +208,17 @@ class InferenceServerVerifier(ABC):
             )
 
     def _check_bias(self, params: SamplingParams) -> dict[str, float]:
-        """Return logit_bias as servers take it: decimal ids, at most 100 either way."""
+        """Return logit_bias as servers take it, with decimal ids as keys.
+
+        Raises VerifierRefused for values outside -100 to 100.
+        """
         wrong = next((b for b in params.logit_bias.values() if not abs(b) <= _MOST_BIAS), None)
         if wrong is not None:
             self._refuse(f"logit_bias {wrong:g}", "give values from -100 to 100")
         return {str(token): float(bias) for token, bias in params.logit_bias.items()}
 
     def _token(self, value: Any) -> int:
-        """Return a token id from the server. Raises VerifierFault where it is none of ours."""
+        """Return a token id from the server. Raises VerifierFault if the vocabulary lacks it."""
         token = checked(self._http.host, value, int, "a token id")
         if not 0 <= token < self._tokenizer.vocab_size:
             raise VerifierFault(

@@ -14,13 +14,13 @@ from ..sampling.base import Request
 from ..sampling.verification import Verification
 from ..types import REQUIRES_NOTHING, Draft, Requires, Row, Rows, Verdict
 
-_LEAST_READ = 16  # tokens, where a time limit is near
-_MARGIN = 1.5  # of the time that reading took so far: evaluations take longer after more tokens
-_TEACHING = 8  # largest logits of a row that sources of trees learn from
+_LEAST_READ = 16  # fewest tokens that are read together when a time limit is near
+_MARGIN = 1.5  # factor on the measured time to read: evaluations take longer after more tokens
+_TEACHING = 8  # largest logits of a row that drafters of trees learn from
 
 
 def n_deciding(params: SamplingParams) -> int:
-    """Return how many of a row's largest logits decide everything, 0 if the whole row may."""
+    """Return how many of a row's largest logits decide everything; 0 if all logits may matter."""
     if params.has_penalties or params.logit_bias or params.logprobs is not None:
         return 0
     return 1 if params.temperature == 0 else params.top_k
@@ -29,11 +29,12 @@ def n_deciding(params: SamplingParams) -> int:
 class LocalVerifier:
     """Evaluates drafts with a model and checks them under the request's sampling.
 
-    rule: the acceptance rule for drafts that carry probabilities. All others are matched with the
-    target's own choice. drafts: there may be drafts, if a request allows it. states: takes the
-    hidden states that drafters require; `requires`: those of the first request, for some engines
-    take long to begin. The cache outlives a request: the next one of the same owner reuses what it
-    can.
+    The cache outlives a request: the next request of the same owner reuses what it can.
+
+    rule: the acceptance rule for drafts that carry probabilities; all other drafts are matched with
+    the target's own choice. drafts: False if there are no drafts in any request. states: receives
+    the hidden states that drafters require. requires: the hidden states for the first request,
+    given early because some engines take long to switch them on.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class LocalVerifier:
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
         self.max_leaves = model.capabilities.max_leaves
-        self._path: tuple[int, ...] | None = None  # accepted of a tree, until `accept`
-        self._token_s = 0.0  # of a prompt, as far as it is known
+        self._path: tuple[int, ...] | None = None  # accepted nodes of a tree, until `accept`
+        self._token_s = 0.0  # seconds per token of a prompt, 0 until measured
         self.require(requires)
 
     def begin(self, request: Request) -> Iterator[int]:
-        """Prefill all but the last chunk, which goes with the first `verify`."""
+        """Begin a request: prefill all but the last chunk, which the first `verify` evaluates."""
         if not request.prompt:
             raise ValueError("the prompt is empty: the target needs at least one token")
         if len(request.prompt) > self.n_ctx:
@@ -82,19 +83,20 @@ class LocalVerifier:
         )
         self._context = list(request.prompt)
         self._cache.begin(request.owner)
-        self._tap(self._requires.layers)  # a prompt that failed may have left that undone
+        self._tap(self._requires.layers)  # a prefill that failed may have switched them off
         self._model.restrict(self._n_wanted(request))
         self._model.expect_drafts(self._drafts and request.params.may_draft)
         return self._prefill()
 
     def require(self, requires: Requires) -> None:
-        """Let the model give these hidden states from the next evaluation on."""
+        """Have the model give these hidden states from the next evaluation on."""
         self._requires = requires
         self._tap(requires.layers)
 
     def _tap(self, layers: tuple[int, ...]) -> None:
-        """Let the model give hidden states of these layers; where each switch takes long, it goes
-        on to give what nobody requires.
+        """Have the model give the hidden states of these layers.
+
+        On a GPU, where each switch takes long, they are not switched off when no longer required.
         """
         if layers == self._tapped or (not layers and self._is_on_gpu) or self._states is None:
             return
@@ -109,7 +111,7 @@ class LocalVerifier:
         self._reads_slower = self._model.capabilities.max_batch < untapped
 
     def _n_wanted(self, request: Request) -> int:
-        """Return how many of a row's largest logits are wanted, 0 for the whole row."""
+        """Return how many of a row's largest logits are needed, 0 for all of them."""
         n = 0 if request.constraint else n_deciding(request.params)
         teaches = n and self._drafts and request.params.may_draft and self.max_leaves > 1
         return max(n, _TEACHING) if teaches else n
@@ -129,7 +131,7 @@ class LocalVerifier:
             n = len(self._cache.tokens)
 
     def _read(self, n: int, end: int) -> Iterator[int]:
-        """Evaluate tokens `n` to `end` of the prompt, and yield after every chunk where it ends."""
+        """Evaluate tokens `n` to `end` of the prompt, and yield the end of every chunk."""
         while n < end:
             chunk = self._context[n : min(n + self._step, end)]
             self._evaluate(chunk, 0)
@@ -138,8 +140,10 @@ class LocalVerifier:
 
     @property
     def _step(self) -> int:
-        """Tokens of a prompt that are evaluated together, with room for a draft. An evaluation that
-        is stopped leaves nothing, so there are only as many as the time limit leaves time for.
+        """The number of prompt tokens that are evaluated together, with room for a draft.
+
+        An evaluation that is stopped leaves no result, so they are no more than the time limit
+        leaves time for.
         """
         can = self._model.capabilities
         n = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
@@ -148,17 +152,17 @@ class LocalVerifier:
         return n
 
     def _n_tapped(self) -> int:
-        """Return how many of a prompt's last tokens have to have hidden states, 0 if all may.
+        """Return how many of a prompt's last tokens need hidden states; 0 to get those of all.
 
-        To give final ones an engine may compute the logits of all tokens, a few at a time; others
-        cost it little.
+        For final hidden states an engine may have to compute the logits of all tokens, a few at a
+        time. Those of other layers cost it little.
         """
         if not self._states or not self._reads_slower or set(self._tapped) != {FINAL}:
             return 0
         return self._requires.latest or self._states.most
 
     def verify(self, draft: Draft) -> Verdict:
-        """Do one pass over what is pending and the draft."""
+        """Evaluate the pending tokens and the draft in one pass; return what is accepted of it."""
         pending, n_drafted = self._context[len(self._cache.tokens) :], len(draft.tokens)
         if n_drafted:
             self._cache.protect(n_drafted)
@@ -179,7 +183,7 @@ class LocalVerifier:
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
     ) -> tuple[Rows, float]:
-        """Return the rows of the last tokens, and the seconds that it took."""
+        """Evaluate tokens; return the rows of the last `n_logits` or of a tree, and the seconds."""
         abort, began = self._request.abort, self._clock()
         is_reading = len(tokens) >= _LEAST_READ
         try:
@@ -197,7 +201,7 @@ class LocalVerifier:
         return rows, seconds
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Keep what was emitted; the last emitted token is never in the cache."""
+        """Keep the emitted tokens in the context; the last of them is never in the cache."""
         self._verification.accept(tokens)
         if self._path is not None:
             self._cache.keep(self._path)

@@ -1,8 +1,8 @@
 """SGLang as a target, through its own /generate.
 
-A greedy round is one request: the log-probabilities of the drafted tokens' positions come with
-the likeliest token of each, and the cache of the prefix is used. Any other round is a batch of
-prompts that are each continued by one token, as in `completions`.
+A greedy round is one prompt: the answer's log-probabilities name the likeliest token at each
+drafted position, and the server reuses its prefix cache. Any other round is a batch of prompts,
+each continued by one token, as in `completions`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .http import checked
 from .inference_server import InferenceServerVerifier
 
 _PATH = "/generate"
-_RESERVED = 7  # of the context, where the server does not tell the longest prompt itself
+_RESERVED = 7  # tokens of the context kept free if the server does not tell its longest prompt
 _MIN_TEMPERATURE = 1e-6
 
 
@@ -81,7 +81,7 @@ class SGLangVerifier(InferenceServerVerifier):
         return [*map(self._best, rows), last]
 
     def _best(self, row: Any) -> int:
-        """Return the id of the row's only entry, [logprob, id, text]."""
+        """Return the token id in the only entry of a row, [logprob, id, text]."""
         row = checked(self._http.host, row, list, "a row of input_top_logprobs")
         entry = row[0] if len(row) == 1 and isinstance(row[0], list) else []
         logprob = entry[0] if len(entry) >= 2 else None
@@ -101,7 +101,10 @@ class SGLangVerifier(InferenceServerVerifier):
         return [self._one(a, len(p)) for a, p in zip(answers, prompts, strict=True)]
 
     def _one(self, answer: Any, n_prompt: int) -> int:
-        """Return the token added to a prompt, of which the server must have read all."""
+        """Return the token that the server added to a prompt of `n_prompt` tokens.
+
+        Raises VerifierFault if it says that it has read fewer or more tokens.
+        """
         host = self._http.host
         answer = checked(host, answer, dict, "an answer")
         meta = checked(host, answer.get("meta_info"), dict, "meta_info")

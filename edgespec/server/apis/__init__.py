@@ -1,4 +1,4 @@
-"""The APIs: a module or package each, with its structs, its parser and its writer."""
+"""The APIs: each is a module or package with its structs, its parser and its writer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from . import chat_completions, completions, messages, responses
 
 
 class API(NamedTuple):
-    """An endpoint that answers. parse: reads a body. counts: its answer is the number of tokens of
-    the conversation.
+    """An endpoint of an API. parse: parses the body of a request. counts: True if the endpoint only
+    answers with the number of tokens of the conversation.
     """
 
     path: str
@@ -26,4 +26,4 @@ APIS = (
     API("/v1/messages", messages.parse),
     API("/v1/messages/count_tokens", messages.parse_count, counts=True),
 )
-"""All APIs: a new one is added here."""
+"""All APIs. Add a new one here."""

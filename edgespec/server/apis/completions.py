@@ -15,7 +15,7 @@ from .fields import Generation, TokenId, Top, about, only, read
 from .openai_writer import CompletionsWriter, Offsets, envelope_of, shown
 from .sampling import form_of, given_of
 
-_TOKENS = 16  # of an answer, as at OpenAI: base models rarely end by themselves
+_TOKENS = 16  # default length of an answer, as at OpenAI: base models rarely end by themselves
 
 Prompt = Annotated[
     str
@@ -39,7 +39,7 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
 
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
-    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, CompletionRequest)
     fields = given_of(given)
     if given.echo:
@@ -59,7 +59,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
 
 
 def _prompts(prompt: Any) -> list[Any]:
-    """Return each of the prompts."""
+    """Return the prompts of a request as a list. Raises ApiError if it mixes types of prompts."""
     each = prompt if isinstance(prompt, list) else [prompt]
     kinds = {type(item) for item in each}
     if len(kinds) > 1:

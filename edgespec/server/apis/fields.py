@@ -1,7 +1,7 @@
-"""The fields that requests of several APIs have, as msgspec Structs: what bodies are checked with,
-and OpenAPI's schemas.
+"""The fields that requests of several APIs share, as msgspec Structs.
 
-Null is the same as leaving a field out. Unknown fields are refused by name.
+The Structs check the bodies of requests, and OpenAPI's schemas are made from them. Null is the same
+as leaving a field out. A request with an unknown field is refused with an error that names it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DEEPEST = 64
 TOO_DEEP = f"are nested more than {DEEPEST} levels deep; flatten them"
 SEEDS = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}  # beyond what msgspec can bound
 _INT32 = (1 << 31) - 1
-_LONGEST = 500  # characters of a message that quotes a request
+_LONGEST = 500  # most characters of a message that quotes a request
 
 
 def about(description: str) -> Meta:
-    """Return the description of a field."""
+    """Return a description as the metadata of a field."""
     return Meta(description=description)
 
 
 def only(reason: str, **schema: Any) -> Meta:
-    """Describe a field that is accepted only where it asks for what happens anyway."""
+    """Describe a field that is accepted only with values that ask for what happens anyway."""
     return Meta(
         description=f"Not supported beyond this: {reason}",
         extra={"reason": reason},
@@ -66,7 +66,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
-    """A form of an answer, one of these, as vLLM's API has it."""
+    """A form of an answer, given by one of these fields, as in vLLM's API."""
 
     json: dict[str, Any] | str | bool | None = None
     regex: str | None = None
@@ -114,7 +114,7 @@ def _field(setting: Setting) -> tuple[str, Any, None]:
     return setting.name, Annotated[wire | None, Meta(description=told, **meta)], None
 
 
-_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {  # settings that JSON has in another shape
+_OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {  # settings with a different form in JSON
     "logit_bias": (
         dict[
             Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100, le=100)]
@@ -140,9 +140,10 @@ _OTHERWISE["repetition_detection"] = (
 
 
 def with_settings(*names: str) -> Callable[[type[R]], type[R]]:
-    """Give a Struct of requests some settings of SamplingParams as fields, which `given_of` reads.
+    """Return a decorator that adds settings of SamplingParams to a Struct of requests as fields.
 
-    names: without any, all but those that each API names in its own way.
+    `given_of` reads these fields. names: the settings to add; without names, all settings except
+    those that each API names in its own way.
     """
     settings = settings_of(SamplingParams)
     chosen = names or [name for name in settings if name not in ("logprobs", *config.CONSTRAINTS)]
@@ -161,7 +162,7 @@ def with_settings(*names: str) -> Callable[[type[R]], type[R]]:
 
 @with_settings()
 class Generation(Request, frozen=True, kw_only=True):
-    """The fields of all requests for text; those that SamplingParams has too go to the engine."""
+    """The fields of all requests for text. Those that SamplingParams also has go to the engine."""
 
     stream: Streamed = None
     stream_options: Annotated[
@@ -191,7 +192,7 @@ class Generation(Request, frozen=True, kw_only=True):
 
 
 def read(body: bytes, *kinds: type[R]) -> R:
-    """Return a body as the one of `kinds` whose required field it has.
+    """Return a body as that Struct of `kinds` whose required field it has.
 
     Raises ApiError (400) that names the field which is unknown, missing or wrong.
     """
@@ -199,10 +200,10 @@ def read(body: bytes, *kinds: type[R]) -> R:
 
 
 def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
-    """Return the fields of a request as `read` does."""
+    """Return a parsed body as a Struct of `kinds`, in the way of `read`."""
     given = {name: value for name, value in values.items() if value is not None}
     known = [name for kind in kinds for name in kind.__struct_fields__]
-    if unknown := given.keys() - known:  # a list of 40 names, for 150,000 fields, takes 0.2 s
+    if unknown := given.keys() - known:  # subtracting 40 names from 150,000 fields: 0.2 s
         raise _unknown(next(name for name in given if name in unknown), known)
     by_field = {_required(kind): kind for kind in kinds}
     present = [name for name in by_field if name in given]
@@ -218,7 +219,7 @@ def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return a body as a JSON object; raise ApiError (400) if it is none."""
+    """Return a body as a JSON object. Raises ApiError (400) if the body is anything else."""
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
@@ -232,7 +233,7 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def missing(place: str) -> ApiError:
-    """Return the error for a field that is needed and is not there."""
+    """Return the error for a required field that is missing."""
     return bad_value(place, f"the field {place!r} is missing", "missing_parameter")
 
 
@@ -241,7 +242,7 @@ def _required(kind: type[Request]) -> str:
     return next(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
-_OF_OTHERS = {  # fields of llama.cpp's server and of Ollama
+_OF_OTHERS = {  # fields of llama.cpp's server and of Ollama, with our names for them
     "content": "prompt",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
@@ -278,7 +279,7 @@ def _refused(mismatch: Mismatch) -> ApiError:
 def is_shallow(value: Any) -> bool:
     """Return True if lists and objects in a JSON value are nested at most DEEPEST levels.
 
-    Templates and grammars walk values by recursion.
+    The limit is there because templates and grammars walk values by recursion.
     """
     level = [value]
     for _ in range(DEEPEST + 1):

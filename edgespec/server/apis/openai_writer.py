@@ -1,4 +1,4 @@
-"""The base of the writers of OpenAI's chat and text completions."""
+"""The base class of the writers of OpenAI's chat and text completions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..base import Answer, ServedModel, Writer, data_event, stats_of
 from ..errors import ApiError, bad_value
 from .fields import Generation
 
-_LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for what is as good as impossible
+_LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for tokens that are all but impossible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The facts of a response besides its answers, and its options.
+    """The fields of a response other than its answers, and the options for writing it.
 
-    logprobs: report log-probabilities. ids_for_tokens: name tokens as token_id:… there. with_usage:
-    a last chunk of a stream has the token counts.
+    logprobs: report log-probabilities. ids_for_tokens: name tokens in log-probabilities as
+    token_id:…. with_usage: end a stream with a chunk that has the token counts.
     """
 
     model: str
@@ -38,7 +38,9 @@ class Envelope:
 
 
 def envelope_of(given: Generation, serving: ServedModel, *, logprobs: bool) -> Envelope:
-    """Return what the response to a request says beside its answers."""
+    """Return the envelope of the response to a request. Raises ApiError for stream_options
+    without stream: true.
+    """
     if given.stream_options is not None and not given.stream:
         raise bad_value("stream_options", "stream_options needs stream: true beside it")
     return Envelope(
@@ -52,9 +54,10 @@ def envelope_of(given: Generation, serving: ServedModel, *, logprobs: bool) -> E
 
 
 class Offsets:
-    """Finds where in the text of an answer its tokens begin, in characters.
+    """Finds the offset in characters at which each token begins in the text of an answer.
 
-    A token that goes on with a character which another has begun is at that character.
+    A token that continues a character which an earlier token has begun gets that character's
+    offset.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -63,14 +66,17 @@ class Offsets:
         self._n = 0
 
     def take(self, token: int) -> int:
-        """Return where the next token begins."""
+        """Return the offset of the next token."""
         begin = self._n
         self._n += len(self._decoder.decode(self._tokenizer.piece(token)))
         return begin
 
 
 class CompletionsWriter(Writer):
-    """Base of the writers of chat and text completions: a chunk an event, and [DONE] at the end."""
+    """Base class of the writers of chat and text completions.
+
+    A stream has a chunk for each part of an event, and [DONE] at the end.
+    """
 
     prefix = kind = chunk_kind = ""
 
@@ -116,7 +122,7 @@ class CompletionsWriter(Writer):
         return [f"data: {json.dumps(error.body())}\n\n"]
 
     def whole(self, answers: Sequence[Answer]) -> Mapping[str, Any]:
-        """Return the whole response; of several answers, each has its own statistics."""
+        """Return the whole response. If there are several answers, each has its own statistics."""
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
         more: dict[str, Any] = {}
         if len(answers) > 1:
@@ -147,7 +153,7 @@ class CompletionsWriter(Writer):
         raise NotImplementedError
 
     def _logprobs(self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets) -> dict[str, Any]:
-        """Return the log-probabilities of tokens; offsets: those of all tokens before them."""
+        """Return the log-probabilities of tokens. offsets: has taken all tokens before them."""
         raise NotImplementedError
 
     def _chunk(self, choice: Mapping[str, Any], **more: Any) -> str:
@@ -192,7 +198,7 @@ class CompletionsWriter(Writer):
         }
 
     def _event_logprobs(self, event: Event) -> dict[str, Any] | None:
-        """Return the log-probabilities of an event's token, None where none are shown."""
+        """Return the log-probabilities of an event's token, None if they are not to be shown."""
         token = event.token
         if token is None or not event.logprob or not self._envelope.logprobs:
             return None
@@ -201,7 +207,7 @@ class CompletionsWriter(Writer):
         return self._logprobs([(token, event.logprob)], self._offsets)
 
     def _is_hidden_end(self, token: int) -> bool:
-        """Return True for end tokens, unless the client asked for token ids."""
+        """Return True for end tokens without text, unless the client asked for token ids."""
         if self._envelope.ids_for_tokens:
             return False
         tokenizer = self._envelope.tokenizer
@@ -213,24 +219,24 @@ class CompletionsWriter(Writer):
         return self._bytes(token).decode("utf-8", "replace")
 
     def _bytes(self, token: int) -> bytes:
-        """Return what a token adds to a text, or its name if that is nothing."""
+        """Return the bytes that a token adds to a text, or its name if it adds none."""
         return self._envelope.tokenizer.piece(token) or self._envelope.tokenizer.token_text(token)
 
 
 def shown(logprob: float) -> float:
-    """Return a log-probability as JSON can hold it."""
+    """Return a log-probability as a number that JSON can hold."""
     return max(logprob, _LEAST)
 
 
 def statistics(completion: Completion) -> dict[str, Any]:
-    """Return the statistics of an answer as `edgespec`, and llama.cpp's `timings`."""
+    """Return the statistics of an answer as the field `edgespec`, and as llama.cpp's `timings`."""
     stats = completion.stats.to_dict()
     timings = stats.pop("timings")
     return {"timings": timings, "edgespec": stats | {"finish_reason": completion.finish_reason}}
 
 
 def _ending(answer: Answer) -> dict[str, Any]:
-    """Return why an answer ended, as fields of its choice."""
+    """Return the fields of a choice that say why its answer ended."""
     repeated = answer.ended.finish_reason == "repetition"
     reason = "repetition_detected" if repeated else answer.ended.stop_reason  # vLLM's word
     return {"finish_reason": answer.finish_reason, "stop_reason": reason}

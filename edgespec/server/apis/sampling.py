@@ -1,8 +1,8 @@
-"""Fields of requests as settings of sampling.
+"""Converts the fields of requests to sampling settings.
 
-Where our defaults and OpenAI's differ: `temperature` and its like are those that the server was
-started with or else the model's own (OpenAI: 1), which the engine knows. A chat answer without
-`max_tokens` ends with the context.
+Our defaults differ from OpenAI's in two ways. `temperature` and similar settings have the values
+that the server was started with, or else the model's own, which the engine knows (OpenAI: 1). A
+chat answer without `max_tokens` can go on until the context is full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STRUCTURED = {"json": "schema", "regex": "regex", "choice": "choices", "grammar
 
 
 def given_of(request: Any) -> dict[str, Any]:
-    """Return the fields of SamplingParams that a request gives under the same names."""
+    """Return the settings of SamplingParams that a request gives in fields of the same names."""
     named = ((name, getattr(request, name, None)) for name in _NAMES)
     given = {name: value for name, value in named if value is not None}
     if "seed" in given:
@@ -36,10 +36,10 @@ def given_of(request: Any) -> dict[str, Any]:
 
 
 def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return which parameter says what the answer has to look like ("": none), and that as a field
-    of SamplingParams. Raises ApiError where it is said twice.
+    """Return the name of the parameter that gives the answer a form ("" if none does), and this
+    form as a field of SamplingParams. Raises ApiError if several parameters give one.
 
-    others: further parameters that say it, each with the field and its value.
+    others: more parameters that give a form, each as (parameter, field of SamplingParams, value).
     """
     forms = list(others)
     if request.json_schema is not None:

@@ -9,7 +9,7 @@ from .fields import IGNORED, Request, TokenId, about
 
 
 class TokenizeRequest(Request, frozen=True, kw_only=True):
-    """The fields of both kinds of body that `/tokenize` takes."""
+    """The fields that both kinds of body of `/tokenize` have."""
 
     add_special_tokens: Annotated[
         bool | None, about("Begin a text as the model wants it begun (default: true)")

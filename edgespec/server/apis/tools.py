@@ -1,4 +1,4 @@
-"""Tools and reasoning that requests ask for, as the engine takes them."""
+"""Converts the tools and the reasoning options of requests to what the engine takes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WORDS = ("auto", "none", "required")
 
 
 class GivenTool(NamedTuple):
-    """A function of a request; without parameters it takes no arguments.
+    """A function among the tools of a request. Without parameters it takes no arguments.
 
-    place, parameters_place: of it and of its schema in the body.
+    place, parameters_place: the places of the function and of its schema in the body.
     """
 
     place: str
@@ -30,9 +30,9 @@ class GivenTool(NamedTuple):
 
 
 def given_tool(place: str, tool: Any, parameters: str = "parameters") -> GivenTool:
-    """Return a function that a body has at a place; parameters: the field that holds its schema.
+    """Return the function at a place of a body. parameters: the field that holds its schema.
 
-    Raises ApiError if it has no name.
+    Raises ApiError if the function has no name.
     """
     if tool.name is None:
         raise missing(f"{place}.name")
@@ -42,9 +42,10 @@ def given_tool(place: str, tool: Any, parameters: str = "parameters") -> GivenTo
 
 
 class Choice(NamedTuple):
-    """A choice of tools: auto, none, required or the name of one; None is auto.
+    """A request's choice of tools.
 
-    named: those that the request names. are_all: no others may be called.
+    word: auto, none, required or the name of a tool; None means auto. named: the tools that the
+    request names. are_all: True if only the named tools may be called.
     """
 
     word: str | None = None
@@ -53,9 +54,9 @@ class Choice(NamedTuple):
 
 
 class Tools:
-    """The tools of a request. Raises ApiError for those that cannot be.
+    """The tools of a request. Raises ApiError for a tool that is not valid.
 
-    places: of the parameters of each, by its name.
+    places: the place of each tool's parameters in the body, by the name of the tool.
     """
 
     def __init__(self, given: Sequence[GivenTool]) -> None:
@@ -73,10 +74,11 @@ class Tools:
         effort: str | None = None,
         budget: int | None = None,
     ) -> AnswerOptions:
-        """Return what an answer may call, and how it may reason.
+        """Return the options for the tools that an answer may call and for its reasoning.
 
-        variables: of the chat template. effort: of reasoning, in a word. budget: most tokens of
-        reasoning, negative for any number. Raises ApiError with the place of what cannot be.
+        variables: variables of the chat template. effort: the effort of reasoning, as a word.
+        budget: the most tokens of reasoning, negative for no limit. Raises ApiError that names the
+        field which is wrong.
         """
         word, tools = self._chosen(choice or Choice())
         told = variables_of(variables)
@@ -101,7 +103,7 @@ class Tools:
         self.places[given.name] = given.parameters_place
 
     def _chosen(self, choice: Choice) -> tuple[str, tuple[Tool, ...]]:
-        """Return whether a tool is called, or which one, and the tools that may be."""
+        """Return the word of a choice, and the tools that may be called."""
         unknown = [name for name in choice.named if name not in self._tools]
         if unknown:
             names = ", ".join(self._tools) or "none"
@@ -120,7 +122,7 @@ class Tools:
 
 
 def variables_of(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the template variables of a request. Raises ApiError for those that it may not set."""
+    """Return a request's template variables. Raises ApiError for variables that it may not set."""
     variables = dict(given or {})
     for name in templates.RESERVED:
         if name in variables:

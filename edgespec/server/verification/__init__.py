@@ -1,1 +1,1 @@
-"""Verification for devices: many sessions, one target, evaluated together."""
+"""Verification for devices: one target evaluates the drafts of many sessions together."""

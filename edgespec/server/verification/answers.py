@@ -1,4 +1,4 @@
-"""Answers to devices: progress, verdicts, and the reasons why something cannot be done."""
+"""Answers to devices: progress, verdicts, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RETRY_MS = 250
 
 
 class Answers:
-    """Brings sessions up to date and answers their devices. Only the evaluating thread uses it."""
+    """Updates sessions and answers their devices. Only the evaluating thread uses it."""
 
     def __init__(self, registry: SessionRegistry, slots: SlotTable, n_ctx: int) -> None:
         self._registry = registry
@@ -25,12 +25,12 @@ class Answers:
         self._n_ctx = n_ctx
 
     def progress(self, session: DeviceSession, n_done: int) -> None:
-        """Say that `n_done` tokens of the context are read."""
+        """Tell the device that `n_done` tokens of the context have been read."""
         if session.begun:
             self._registry.send(session, protocol.Progress(session.begun.generation, n_done))
 
     def need(self, session: DeviceSession) -> None:
-        """Ask for the context, and say what of it the server has."""
+        """Ask the device for its context, and tell it how much of the context the server has."""
         n = len(session.context)
         self._registry.send(session, protocol.Need(n, session.context.checksum(n)))
 
@@ -39,12 +39,12 @@ class Answers:
         self._registry.send(session, session.answer)
 
     def postpone(self, session: DeviceSession, why: str) -> None:
-        """Drop what the session waits for, and tell the device to ask again later."""
+        """Drop the work that the session waits for, and tell the device to ask again later."""
         session.stop()
         self._registry.send(session, protocol.Busy(_RETRY_MS, why))
 
     def fail(self, session: DeviceSession, code: int, message: str) -> None:
-        """Drop what the session waits for, and end its connection with an error."""
+        """Drop the work that the session waits for, and end its connection with an error."""
         session.stop()
         self._registry.end(session, code, message)
 
@@ -60,7 +60,7 @@ class Answers:
             self.progress(session, session.n_cached)
 
     def _verdict(self, session: DeviceSession, asked: protocol.Verify, rows: Rows) -> None:
-        """Check a draft with the target's logits, append what was emitted, and send the verdict."""
+        """Check a draft with the target's logits, append the emitted tokens, send the verdict."""
         verification, context = session.verification, session.context
         assert verification is not None
         try:

@@ -1,4 +1,4 @@
-"""Frames from devices: the checks of each, and the changes that it makes to its session."""
+"""Checks the frames that devices send, and carries them out on the sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROUND_LIMIT = 1 << 62
 
 
 class FrameHandler:
-    """Carries out the frames of sessions. Only the evaluating thread uses it."""
+    """Checks and carries out the frames of sessions. Only the evaluating thread uses it."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class FrameHandler:
         self._answers = answers
 
     def handle(self, session: DeviceSession, arrived: float, data: bytes | str) -> None:
-        """Carry out one frame, which came at the time `arrived`. A frame that is wrong, or asks for
-        what this server does not do, ends the connection.
+        """Carry out one frame, which came at the time `arrived`. A frame that breaks the protocol,
+        or asks for something that this server does not support, ends the connection.
         """
         try:
             frame = protocol.decode(data)
@@ -85,12 +85,12 @@ class FrameHandler:
         self._answers.progress(session, session.n_cached)
 
     def _check_begin(self, frame: protocol.Begin) -> None:
-        """Raise ContextFull, ConfigError or VerifierFault if this context cannot be taken."""
+        """Raise ContextFull, ConfigError or VerifierFault if the server cannot take the context."""
         if unknown := [name for name in frame.options if name not in KNOWN_OPTIONS]:
             raise ConfigError(unknown_options(unknown))
         n_ctx, total = self._target.n_ctx, frame.keep + len(frame.ids)
         longest = min(n_ctx, self._limits.max_prompt_tokens or n_ctx)
-        if total > n_ctx or frame.n_prompt > longest:  # a resumed answer is no prompt
+        if total > n_ctx or frame.n_prompt > longest:  # resumed output is not prompt
             raise ContextFull(
                 f"a prompt of {frame.n_prompt} tokens in a context of {total} came; this server "
                 f"takes {longest} in {n_ctx}"
@@ -101,7 +101,7 @@ class FrameHandler:
 
     def _verify(self, session: DeviceSession, frame: protocol.Verify, arrived: float) -> None:
         if session.pending and frame.round == session.pending.round:
-            return  # it came twice, and is under way
+            return  # it came twice and is being verified
         if frame.round == session.answered_round and session.answer:
             self._answers.repeat(session)
             return
@@ -116,7 +116,7 @@ class FrameHandler:
                 f"a draft of {len(frame.ids)} tokens after {frame.length} came, the context has "
                 f"room for {self._target.n_ctx}"
             )
-        if frame.length < len(context):  # what the target went on with by itself is not wanted
+        if frame.length < len(context):  # drop what the target emitted by itself
             assert session.begun
             context.truncate(frame.length)
             self._slots.truncate(session, min(session.n_cached, frame.length - 1))
@@ -148,7 +148,7 @@ class FrameHandler:
             self._check_tree(frame)
 
     def _check_tree(self, frame: protocol.Verify) -> None:
-        """Raise VerifierFault if the parents are those of no tree that the target can evaluate."""
+        """Raise VerifierFault if the parents do not form a tree that the target can evaluate."""
         if len(frame.parents) != len(frame.ids):
             raise VerifierFault(
                 f"a tree of {len(frame.ids)} tokens with {len(frame.parents)} parents came"
@@ -163,7 +163,7 @@ class FrameHandler:
             )
 
     def _more(self, session: DeviceSession, frame: protocol.More) -> None:
-        """Let the target go on by itself, also if it has stopped because MORE came too late."""
+        """Let the target go on emitting tokens, even if it stopped because MORE came too late."""
         if session.verification and session.answered_round < frame.round:
             stopped = not session.busy and bool(session.answer)
             furthest = session.answered_round + self._limits.max_ahead
@@ -173,7 +173,7 @@ class FrameHandler:
                 session.go_on(self._target.n_ctx)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
-        """Raise VerifierFault if a token id is none of the target's."""
+        """Raise VerifierFault if a token id is not in the target's vocabulary."""
         if ids and max(ids) >= self._target.vocab_size:
             raise VerifierFault(
                 f"token id {max(ids)} came; ids of this target are 0 … "
@@ -181,8 +181,8 @@ class FrameHandler:
             )
 
     def _verification_of(self, session: DeviceSession, begun: protocol.Begin) -> Verification:
-        """Return a verification whose history is the session's context. Raises VerifierFault for
-        output that does not follow the session's constraint.
+        """Return a verification whose history is the session's context. Raises VerifierFault if the
+        output in it does not follow the session's constraint.
         """
         tokens, n = session.context.tokens, session.n_prompt
         try:

@@ -1,4 +1,4 @@
-"""Who has a session: admission, resumption, limits on frames, and forgetting."""
+"""The registry of sessions: it admits, resumes and forgets them, and limits their frames."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...errors import VerifierFault
 from .target import ServedTarget
 from .types import Counts, DeviceSession, Limits, Send
 
-_BYTES_PER_ID, _BYTES_OF_FIELDS = 5, 1 << 17  # bound the longest BEGIN that may come
-_MAX_INBOX = 8  # frames of one session that may wait
-_BURST_S = 10  # the rate of frames is a mean over this time
+_BYTES_PER_ID, _BYTES_OF_FIELDS = 5, 1 << 17  # they bound the size of a BEGIN
+_MAX_INBOX = 8  # most frames of one session that may wait
+_BURST_S = 10  # the rate of frames is averaged over this time
 _FULL_RETRY_MS = 5000
 
 
 class SessionRegistry:
     """All sessions of one server, and their connections.
 
-    Every method may be called from any thread; those that change something take `lock` themselves.
-    The lock is re-entrant: whoever needs several calls to be one change holds it around them.
+    Every method may be called from any thread; methods that change something take `lock`. The lock
+    is re-entrant: a caller that needs several calls to be one atomic change holds it around them.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class SessionRegistry:
     # --- what connections call ---
 
     def open(self, data: bytes | str, send: Send, owner: str) -> DeviceSession | None:
-        """Admit the device whose first frame this is; None if it was refused. The answer goes to
-        `send` in both cases.
+        """Return the session of the device whose first frame this is, None if the device is
+        refused. The answer goes to `send` in both cases.
         """
         try:
             asked = protocol.expect(protocol.Open, protocol.decode(data))
@@ -74,8 +74,8 @@ class SessionRegistry:
         return None
 
     def receive(self, session: DeviceSession, send: Send, data: bytes | str) -> bool:
-        """Put a frame into the session's inbox. False if the connection has to end, because
-        another one has taken the session over or too much came.
+        """Put a frame into the session's inbox. Returns False if the connection has to end, because
+        a different connection took the session over or the device exceeded a limit.
         """
         with self.lock:
             if session.send != send:
@@ -93,7 +93,7 @@ class SessionRegistry:
             return True
 
     def leave(self, session: DeviceSession, send: Send, *, forget: bool) -> None:
-        """Take the connection `send` from its session, and forget the session at once if asked."""
+        """Detach the connection `send` from its session. forget: forget the session at once."""
         with self.lock:
             if session.send != send:
                 return
@@ -106,7 +106,7 @@ class SessionRegistry:
     # --- what the evaluating thread calls ---
 
     def send(self, session: DeviceSession, frame: protocol.Frame | bytes) -> None:
-        """Send a frame, or one that is encoded already, if the session has a connection."""
+        """Send a frame, encoded or not, if the session has a connection."""
         data = frame if isinstance(frame, bytes) else protocol.encode(frame)
         with self.lock:
             if session.send:
@@ -120,14 +120,14 @@ class SessionRegistry:
                 session.send = None
 
     def end_all(self, code: int, message: str) -> None:
-        """End all connections with an error, and wake who waits for a frame."""
+        """End all connections with an error, and wake the thread that waits for a frame."""
         with self.lock:
             for session in self._sessions.values():
                 self.end(session, code, message)
             self.lock.notify()
 
     def expire(self) -> None:
-        """Stop sessions without a connection, and forget those that were not resumed in time."""
+        """Stop sessions that have no connection, and forget those that were not resumed in time."""
         with self.lock:
             now = self.clock()
             for session in self.all():
@@ -137,12 +137,12 @@ class SessionRegistry:
                         self._forget(session)
 
     def take_frames(self) -> list[tuple[DeviceSession, float, bytes | str]]:
-        """Take the oldest frame of every session: the session, the time when it came, its bytes."""
+        """Remove the oldest frame of each inbox; return (session, arrival time, frame) of each."""
         with self.lock:
             return [(one, *one.inbox.popleft()) for one in self.all() if one.inbox]
 
     def wait_for_frame(self, timeout_s: float) -> None:
-        """Return when a frame is there, when somebody left, or after `timeout_s`."""
+        """Wait until a frame is there or a device has left, but at most `timeout_s` seconds."""
         with self.lock:
             if not any(session.inbox for session in self._sessions.values()):
                 self.lock.wait(timeout_s)
@@ -150,7 +150,7 @@ class SessionRegistry:
     # --- admission ---
 
     def _admit(self, token: bytes, owner: str) -> DeviceSession | None:
-        """Return the session to resume, else a new one, else None if there are too many."""
+        """Return the session to resume, else a new one, or None if there are too many."""
         found = self._sessions.get(token)
         if found and found.owner == owner:
             self.end(found, protocol.CLOSING, "the session goes on over another connection")
@@ -166,7 +166,7 @@ class SessionRegistry:
         return session
 
     def _forget_one(self) -> bool:
-        """Forget the session without a connection that left first; False if there is none."""
+        """Forget the session that has been disconnected longest. Returns False if none is."""
         gone = [session for session in self._sessions.values() if session.send is None]
         if not gone:
             return False

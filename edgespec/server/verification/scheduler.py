@@ -1,4 +1,4 @@
-"""The choice of what is evaluated together, also where it does not fit or the engine fails."""
+"""Chooses what is evaluated together, and handles engine failures and batches that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .types import DeviceSession
 
 logger = logging.getLogger("edgespec.server")
 
-_SHORT_CHUNK = 128  # tokens of a prompt that are read at once while several wait for verdicts
+_SHORT_CHUNK = 128  # most prompt tokens in an evaluation while several sessions wait for verdicts
 
 Batch = list[tuple[DeviceSession, BatchItem]]
 
@@ -35,8 +35,8 @@ class Scheduler:
         self._answers = answers
 
     def next_batch(self) -> Batch:
-        """Return what one evaluation has room for: verifications first, then prompts, in both the
-        session that has waited longest first.
+        """Return the batch for one evaluation, as large as the model allows. Verifications come
+        before prompts; within both, the session that has waited longest comes first.
         """
         waiting = [session for session in self._registry.all() if session.busy]
         waiting.sort(key=lambda session: (session.pending is None, session.waiting_since))
@@ -49,7 +49,7 @@ class Scheduler:
             item = self._item(session, max_tokens, crowded)
             if item.tokens and item.n_logits <= max_rows:
                 batch.append((session, item))
-                if self._model.shares_prefixes:  # others evaluate every item by itself
+                if self._model.shares_prefixes:  # other models evaluate each item alone
                     max_tokens -= len(item.tokens)
                     max_rows -= item.n_logits
             elif not session.pending:
@@ -60,7 +60,7 @@ class Scheduler:
         return batch
 
     def _item(self, session: DeviceSession, max_tokens: int, crowded: bool) -> BatchItem:
-        """Return what is next for a session, at most `max_tokens` tokens."""
+        """Return the session's next item for a batch, with at most `max_tokens` tokens."""
         assert session.slot is not None
         model, tokens, n_cached = self._model, session.context.tokens, session.n_cached
         draft = session.pending.ids if session.pending else ()
@@ -74,13 +74,13 @@ class Scheduler:
         if session.pending and fits:
             return BatchItem(session.slot, [*tokens[n_cached:], *draft], len(draft) + 1, parents)
         if not session.pending and not model.shares_prefixes and n_unread <= chunk:
-            n_unread = 0  # the rest goes with the first draft, as it does on one machine
+            n_unread = 0  # they are evaluated with the first draft, as on one machine
         n = min(n_unread, chunk, max_tokens)
         return BatchItem(session.slot, tokens[n_cached : n_cached + n])
 
     def evaluate(self, batch: Batch) -> list[tuple[DeviceSession, BatchItem, Rows]]:
-        """Evaluate a batch, and return the logits of the items that fitted. Sessions whose items
-        did not fit stay as they are, or are told to ask again later.
+        """Evaluate a batch, and return the items that fitted with their sessions and logits. A
+        session whose item did not fit keeps waiting, or its device is told to ask again later.
         """
         while batch:
             try:
@@ -99,14 +99,14 @@ class Scheduler:
         return []
 
     def start_anew(self) -> None:
-        """Drop all caches after a failure, and tell whoever waits to ask again later."""
+        """Drop all caches after a failure, and tell the waiting devices to ask again later."""
         for session in self._registry.all():
             if session.busy:
                 self._answers.postpone(session, "the server failed; it starts anew")
         self._slots.release_all()
 
     def _shrink(self, batch: Batch) -> None:
-        """Free the slot of an idle session, else drop the last item of the batch."""
+        """Free the slot of an idle session; if there is none, drop the last item of the batch."""
         if self._slots.evict([item.slot for _, item in batch]):
             return
         session, _ = batch.pop()

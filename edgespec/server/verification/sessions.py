@@ -1,20 +1,21 @@
-"""The verification service: many devices, one target, evaluated together.
+"""The verification service: one target evaluates the drafts of many devices together.
 
-Frames arrive from any thread; one thread answers them. A step of it takes in what has arrived,
-puts the tokens of all sessions that wait for the target into one evaluation, checks drafts, and
-sends the answers. A session's cache may be dropped at any time: its tokens are kept, and read
-again when it goes on. The parts, in the order in which they use each other:
+Frames may arrive in any thread; one thread answers them. Each of its steps handles the frames that
+have arrived, evaluates the tokens of all sessions that wait for the target in one batch, checks the
+drafts, and sends the answers. A session's cache may be dropped at any time; its tokens are kept,
+and are read again when the session goes on. The modules, each of which uses those above it:
 
-    types      limits, counts, and what is known of one device
-    target     what devices are told about the target, and which of them fit it
-    registry   who has a session, who may resume one, how much may come; the lock
-    slots      whose cache is where; eviction and shared prefixes
-    answers    what devices are told, and what an evaluation changes in a session
-    scheduler  what is evaluated together
-    governed   the target, whose threads follow what other programs leave of the cores
-    frames     what a device's frame asks for
-    sessions   this file: the parts together, the thread that evaluates, and one that compiles
-    websocket  connections
+    types      the limits, the counts, and the state of one device's session
+    target     what devices are told about the target, and which devices it can serve
+    registry   admits and resumes sessions, and limits their frames; has the lock
+    slots      gives the cache's slots to sessions; evicts caches and shares prefixes
+    answers    updates a session after an evaluation, and answers its device
+    scheduler  chooses what is evaluated together
+    frames     checks and carries out the frames of devices
+    sessions   this file: the parts together, the evaluating thread, and the compiling threads
+    websocket  the connections
+
+`costs.governed` wraps the target, so that its threads use the cores that other programs leave free.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from .types import Counts, DeviceSession, Limits, Send
 
 logger = logging.getLogger("edgespec.server")
 
-_WAIT_S = 1.0  # sessions that are over are looked for at least this often
+_WAIT_S = 1.0  # the longest time between two searches for expired sessions
 
 
 class Sessions:
     """All sessions of one target. Call `start` to answer in a thread, or call `step` yourself.
 
-    name: the model that devices may ask for. costs: returns pairs of a number of tokens and the
-    microseconds that evaluating them takes, told to devices; none while that is not known.
-    constraints: compiles what answers have to follow; by default for devices alone. clock: seconds
-    that only grow.
+    name: the name under which devices may ask for the model. costs: returns pairs of a number of
+    tokens and the microseconds that evaluating them takes, which devices are told; no pairs while
+    the times are unknown. constraints: compiles the constraints on answers; by default a compiler
+    that only devices use. clock: returns seconds and never goes back.
 
     `open`, `compile`, `receive`, `leave` and `close` may be called from any thread: the registry's
     lock guards what they change. Everything else belongs to the thread that calls `step`.
@@ -92,7 +93,7 @@ class Sessions:
 
     @property
     def n_connected(self) -> int:
-        """Number of sessions with a device at the other end."""
+        """Number of sessions that have a connection to their device."""
         return sum(session.send is not None for session in self._registry.all())
 
     @property
@@ -102,21 +103,22 @@ class Sessions:
 
     @property
     def n_parked(self) -> int:
-        """Number of the cache's cells that rejected nodes of trees take."""
+        """Number of the cache's cells that rejected nodes of trees still occupy."""
         return self._model.n_parked
 
     # --- from any thread ---
 
     def open(self, data: bytes | str, send: Send, owner: str = "") -> DeviceSession | None:
-        """Open or resume a session with a connection's first frame; None if it is refused. The
-        answer goes to `send`, which must not block. owner: only the same one can resume.
+        """Open or resume a session with a connection's first frame. Returns None if it is refused.
+        The answer goes to `send`, which must not block. owner: only the owner that opened a session
+        can resume it.
         """
         return self._registry.open(data, send, owner)
 
     def compile(self, options: protocol.Options, owner: str = "") -> Future[None]:
-        """Compile what the options of a frame say that answers have to follow, in a thread of its
-        own. A frame that is received afterwards does not keep others waiting for it, nor for the
-        vocabulary, which the first one reads. After `close` nothing is compiled.
+        """Compile the constraint that the options of a frame describe, in a separate thread. If the
+        frame is received afterwards, other sessions need not wait for the compilation, nor for
+        reading the vocabulary, which the first one does. After `close` nothing is compiled.
         """
         try:
             return self._compiling.submit(self._try, options, owner)
@@ -126,12 +128,12 @@ class Sessions:
             return done
 
     def _try(self, options: protocol.Options, owner: str) -> None:
-        with contextlib.suppress(ConfigError):  # whoever handles the frame is told, too
+        with contextlib.suppress(ConfigError):  # handling the frame raises it again
             self._target.constraint(options, owner)
 
     def receive(self, session: DeviceSession, send: Send, data: bytes | str) -> bool:
-        """Take a frame that came over the connection `send`. False if the connection has to end,
-        because another one has taken the session over or too much came.
+        """Take a frame that came over the connection `send`. Returns False if the connection has to
+        end, because a different one took the session over or the device exceeded a limit.
         """
         return self._registry.receive(session, send, data)
 
@@ -140,13 +142,13 @@ class Sessions:
         self._registry.leave(session, send, forget=forget)
 
     def start(self) -> None:
-        """Answer in a thread of its own, until `close`."""
+        """Start the thread that answers frames until `close`."""
         self._thread = threading.Thread(target=self._run, name="edgespec-sessions", daemon=True)
         self._thread.start()
 
     @contextlib.asynccontextmanager
     async def running(self, app: object) -> AsyncIterator[None]:
-        """Answer as long as a web application runs."""
+        """Answer frames as long as a web application runs."""
         self.start()
         try:
             yield
@@ -154,7 +156,7 @@ class Sessions:
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """End all connections and the thread, and free the caches. Twice is harmless."""
+        """End all connections and the thread, and free the caches. May be called repeatedly."""
         with self._registry.lock:
             self._closing = True
             self._registry.end_all(protocol.CLOSING, "the server is shutting down")
@@ -166,7 +168,7 @@ class Sessions:
     # --- the thread that evaluates ---
 
     def step(self) -> bool:
-        """Take in frames, evaluate once, answer. False if there was nothing to do."""
+        """Handle frames, evaluate once, and answer. Returns False if there was nothing to do."""
         with self._registry.lock:
             self._registry.expire()
             self._slots.release_idle(self.limits.idle_s)
@@ -196,7 +198,7 @@ class Sessions:
 
     @contextlib.contextmanager
     def _failing_alone(self, session: DeviceSession) -> Iterator[None]:
-        """End a session in which a bug shows, so that the others go on."""
+        """End the connection of a session that fails unexpectedly, so that the others go on."""
         try:
             yield
         except Exception:
@@ -213,11 +215,12 @@ def serving(
     n_ctx: int = 0,
     limits: Limits | None = None,
 ) -> Sessions:
-    """Return sessions over an engine's own target; they share its weights and not its cache.
+    """Return sessions over an engine's own target; they share its weights but not its cache.
 
-    n_slots: sessions whose caches are kept at a time. n_ctx: tokens of cache, of all slots
-    together where the target can share it; 0: as many as the engine's own. Raises ConfigError for
-    a target that cannot keep several sequences, and OutOfMemory.
+    n_slots: how many sessions can have a cache at the same time. n_ctx: the size of the cache in
+    tokens, for all slots together if they can share one cache, else for each slot; 0 for the size
+    of the engine's own. Raises ConfigError if the target cannot keep several sequences, and
+    OutOfMemory.
     """
     target = engine.target
     if not isinstance(target, FileModel):

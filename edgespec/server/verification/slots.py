@@ -1,4 +1,4 @@
-"""Which session's cache is in which slot of the batched model."""
+"""The table of slots: it tells which session's cache is in which slot of the batched model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE_S = 2.0  # a session that has waited longer may take the slot of a bus
 class SlotTable:
     """Gives slots to sessions and takes them back. Only the evaluating thread uses it.
 
-    A session without a slot keeps its tokens; they are read again when it goes on.
+    A session without a slot keeps its tokens; they are read again when the session goes on.
     """
 
     def __init__(self, model: BatchedModel, counts: Counts, clock: Callable[[], float]) -> None:
@@ -26,8 +26,8 @@ class SlotTable:
         self._sessions: dict[int, DeviceSession] = {}
 
     def take(self, session: DeviceSession, needed: Collection[int]) -> bool:
-        """Give the session a slot if it has none; False if all are taken. Another session may
-        lose its slot, but none of those in `needed`.
+        """Give the session a slot if it has none. Returns False if all are taken. A different
+        session may lose its slot for this, but never one of the slots in `needed`.
         """
         if session.slot is not None:
             return True
@@ -42,8 +42,8 @@ class SlotTable:
         return True
 
     def truncate(self, session: DeviceSession, n_past: int) -> None:
-        """Keep the first `n_past` tokens of the session's cache, or none if the engine has given
-        away what they see.
+        """Keep the first `n_past` tokens of the session's cache, or none if the engine has dropped
+        cells that these tokens attend to.
         """
         session.n_cached = n_past
         if session.slot is not None:
@@ -53,14 +53,14 @@ class SlotTable:
                 session.n_cached = 0
 
     def keep(self, session: DeviceSession, path: Sequence[int]) -> None:
-        """Make the nodes of a path of the tree just evaluated the end of the session's cache."""
+        """Keep, of the tree just evaluated, only the nodes of `path` in the session's cache."""
         assert session.slot is not None
         self._model.keep(session.slot, path)
 
     def share_prefix(self, session: DeviceSession) -> None:
-        """Let the session's cache begin with the longest prefix that another session of the same
-        owner has in its cache, if copying costs nothing. Prefixes of other owners are never
-        shared: how fast a prompt is read would tell what theirs begin with.
+        """Copy the longest prefix that a different session of the same owner has in its cache to
+        the beginning of this session's cache, if the model can share prefixes. Prefixes of other
+        owners are never shared: the speed of reading a prompt would reveal how theirs begin.
         """
         if session.slot is None or not self._model.shares_prefixes:
             return
@@ -84,9 +84,9 @@ class SlotTable:
             self._counts.shared_tokens += longest
 
     def evict(self, needed: Collection[int], *, also_busy: bool = False) -> bool:
-        """Take the slot of the session that has been idle longest; with `also_busy`, and if none
-        is idle, of the busy one that was last used longest ago. Slots in `needed` stay. False if
-        no slot could be taken.
+        """Free the slot of the idle session that was last used longest ago. If none is idle and
+        `also_busy` is True, free that of the busy session that was last used longest ago. Slots in
+        `needed` are not freed. Returns False if no slot could be freed.
         """
         held = [session for slot, session in self._sessions.items() if slot not in needed]
         idle = [session for session in held if not session.busy]
@@ -105,7 +105,7 @@ class SlotTable:
             session.slot = None
 
     def release_idle(self, idle_s: float) -> None:
-        """Free the slots of forgotten sessions and of those that were silent for `idle_s`."""
+        """Free the slots of forgotten sessions, and of sessions that were idle for `idle_s`."""
         now = self._clock()
         for session in list(self._sessions.values()):
             idle = not session.busy and now - session.last_used > idle_s

@@ -1,4 +1,4 @@
-"""The target as devices see it: what they are told, and which of them fit it."""
+"""The target as devices see it: what they are told about it, and which devices it can serve."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ KNOWN_OPTIONS = frozenset({
 class ServedTarget:
     """The name, the vocabulary and the sizes of the target that devices verify against.
 
-    name: the model that devices may ask for. costs: returns pairs of a number of tokens and
-    the microseconds that evaluating them takes. constraints: compiles what answers have to follow;
-    by default for devices alone. vocab_size: of the target's logits, which may be padded beyond the
-    tokenizer's.
+    name: the name under which devices may ask for the model. costs: returns pairs of a number of
+    tokens and the microseconds that evaluating them takes. constraints: compiles the constraints
+    on answers; by default a compiler that only devices use. vocab_size: the width of the target's
+    logits, which may be padded beyond the size of the tokenizer's vocabulary.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ServedTarget:
         self._hash(tokenizer.vocab_size)
 
     def refusal(self, asked: protocol.Open) -> protocol.Error | None:
-        """Return why this device cannot be served, or None if it can."""
+        """Return the error for a device that cannot be served, None if it can be."""
         if asked.options:
             return protocol.Error(protocol.UNSUPPORTED, unknown_options(asked.options))
         if asked.model and not names(asked.model, self.name):
@@ -87,10 +87,10 @@ class ServedTarget:
         )  # fmt: skip
 
     def constraint(self, options: protocol.Options, owner: str = "") -> Constraint | None:
-        """Return what a device says that its answer has to follow, None for nothing.
+        """Return the constraint that a device's options describe, None if they describe none.
 
-        It is compiled now if it is not kept; may be called from any thread. Raises ConfigError for
-        what cannot be compiled.
+        A constraint that is not cached is compiled now. May be called from any thread. Raises
+        ConfigError if the constraint cannot be compiled.
         """
         kept = self._kept(owner, tuple((k, type(v), v) for k, v in sorted(options.items())))
         if isinstance(kept, str):
@@ -100,7 +100,7 @@ class ServedTarget:
     def _compiled(
         self, owner: str, options: tuple[tuple[str, type, Any], ...]
     ) -> Constraint | str | None:
-        """Return a constraint, or why it cannot be compiled: that is kept as well."""
+        """Return a constraint, or the error text if it cannot be compiled; both are cached."""
         try:
             return self._constraints.described({name: value for name, _, value in options}, owner)
         except ConfigError as error:
@@ -115,6 +115,6 @@ class ServedTarget:
 
 
 def unknown_options(options: Iterable[str]) -> str:
-    """Return the refusal of options, none of which this server knows."""
+    """Return the error message for options that this server does not know."""
     named = ", ".join(repr(name[:50]) for name in list(options)[:5])
     return f"this server does not know the options {named}; leave them out, or ask a newer server"

@@ -11,17 +11,17 @@ from ...sampling.base import Constraint
 from ...sampling.verification import Verification
 
 Send = Callable[[bytes], None]
-"""Takes one encoded frame for a device. It is called from several threads and must not block."""
+"""Sends one encoded frame to a device. It is called from several threads and must not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits that one server sets for devices. Times are in seconds.
 
-    max_sessions: sessions that are connected or may still be resumed.
+    max_sessions: most sessions that are connected or may still be resumed.
     max_prompt_tokens: longest prompt; 0 allows the whole context.
-    max_ahead: tokens that the target emits by itself before a device has to ask again.
-    frames_per_s: frames of one session, as a mean over ten seconds.
+    max_ahead: most tokens that the target emits by itself before a device has to ask again.
+    frames_per_s: most frames of one session per second, as a mean over ten seconds.
     idle_s: time after which the cache of a silent session is dropped.
     resume_s: time after which a session whose connection was lost is forgotten.
     """
@@ -54,24 +54,24 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class DeviceSession:
-    """One device's session: its connection, its context, and what it waits for.
+    """One device's session: its connection, its context, and the work that it waits for.
 
     The first group of fields is guarded by the registry's lock, except that an answer sets
-    `last_used` without it. The second belongs to the thread that evaluates. Times are those of
+    `last_used` without it. The second group belongs to the evaluating thread. Times are those of
     the registry's clock, in seconds.
 
-    token: the name under which the device resumes; empty once the session is forgotten.
-    send: the connection that is in charge; None if there is none.
-    inbox: frames that are not handled yet, each after the time of its arrival.
-    allowance: frames that may come now without breaking the limit.
+    token: the id by which the device resumes the session; empty once the session is forgotten.
+    send: sends frames over the current connection; None if there is no connection.
+    inbox: frames that are not handled yet, each as (arrival time, frame).
+    allowance: how many frames may come now without breaking the limit.
 
-    reading: the prompt is being read into the cache.
+    reading: True while the prompt is read into the cache.
     pending: the verification that waits for the target.
-    waiting_since: when what it waits for arrived, or when its last answer was sent.
-    answered_round: the last round that was answered, with `answer`.
+    waiting_since: when the frame that it waits for arrived, or when its last answer was sent.
+    answered_round: the last round that was answered; `answer` is that answer.
     granted_round: the round up to which the target goes on by itself.
-    slot, n_cached: where its cache is, and how many tokens of the context are in it.
-    constraint: what the output has to follow.
+    slot, n_cached: the slot of its cache, and how many tokens of the context are in the cache.
+    constraint: the constraint on the output, None if there is none.
     """
 
     token: bytes
@@ -98,22 +98,22 @@ class DeviceSession:
 
     @property
     def busy(self) -> bool:
-        """True while it waits for the target."""
+        """True while the session waits for the target."""
         return self.reading or self.pending is not None
 
     @property
     def has_ended(self) -> bool:
-        """True if its answer is complete under its constraint."""
+        """True if the session's answer is complete under its constraint."""
         return self.verification is not None and self.verification.has_ended
 
     def stop(self) -> None:
-        """Drop what it waits for, and let the target emit nothing more by itself."""
+        """Drop the work that it waits for, and let the target emit nothing more by itself."""
         self.reading, self.pending, self.granted_round = False, None, self.answered_round
 
     def go_on(self, n_ctx: int) -> None:
-        """Ask for the next token on the device's behalf if it granted that and the context of
-        `n_ctx` tokens allows it. Where an answer ends is for the device to see, but where it is
-        complete under a constraint.
+        """Ask for the next token on the device's behalf, if the device granted this and the context
+        of `n_ctx` tokens has room. The device decides where an answer ends, except that an answer
+        which is complete under a constraint is not continued.
         """
         length, next_round = len(self.context), self.answered_round + 1
         self.reading, self.pending = False, None

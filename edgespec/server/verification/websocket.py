@@ -29,7 +29,7 @@ _TRY_LATER = 1013
 
 
 def route(sessions: Sessions) -> WebSocketRoute:
-    """Return the route to which devices connect; only the owner of a session can resume it."""
+    """Return the route that devices connect to. Only the owner of a session can resume it."""
     turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def verify(socket: WebSocket) -> None:
@@ -53,8 +53,8 @@ def route(sessions: Sessions) -> WebSocketRoute:
 class _Connection:
     """One device's connection. Frames are read and written at the same time.
 
-    turn: held while a constraint of this client is compiled, so that its many do not delay another
-    client's.
+    turn: a lock that is held while a constraint of this client is compiled, so that many of its
+    constraints do not delay those of other clients.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class _Connection:
                 await self._socket.close(_TRY_LATER if self._stalled else _DONE)
 
     def send(self, data: bytes) -> None:
-        """Send a frame; from any thread, and without waiting."""
+        """Queue a frame to be sent. May be called from any thread, and does not block."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._put, data)
 
@@ -117,7 +117,7 @@ class _Connection:
 
     async def _compile(self, options: protocol.Options, reading: asyncio.Task[bytes | str]) -> None:
         """Compile a constraint in this client's turn. Raises WebSocketDisconnect if `reading` ends
-        with it before.
+        with it first.
         """
 
         async def compile() -> None:
@@ -143,11 +143,11 @@ class _Connection:
     def _put(self, data: bytes | None) -> None:
         try:
             self._unsent.put_nowait(data)
-        except asyncio.QueueFull:  # it does not read: what it missed, it can ask for again
+        except asyncio.QueueFull:  # the device does not read; it can ask again for what it missed
             self._stalled = True
 
     async def _write(self) -> None:
-        """Write frames until the device stops reading them, or one said that this is the end."""
+        """Write frames until the device stops reading, an ERROR was sent, or None is queued."""
         while not self._stalled:
             data = await self._unsent.get()
             if data is None:

@@ -1,4 +1,4 @@
-"""The target on another machine, behind `edgespec serve`."""
+"""A verifier whose target is on another machine, served by `edgespec serve`."""
 
 from .verifier import RemoteVerifier
 

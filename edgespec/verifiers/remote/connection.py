@@ -1,4 +1,4 @@
-"""A session with a verification server: connecting, resuming, frames there and back."""
+"""A session with a verification server: connecting, resuming, sending and receiving frames."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ logger = logging.getLogger("edgespec.remote")
 
 T = TypeVar("T")
 _POLL_S = 0.05
-_LONGEST_PAUSE_S = 1.0  # between two attempts to connect
+_LONGEST_PAUSE_S = 1.0  # longest pause between two attempts to connect
 _LOST = (ConnectionClosed, OSError)
 
 
 class Connection:
     """One session with a server, over as many WebSockets as it takes.
 
-    on_new_session: called when the server starts a session that knows nothing, at the first
-    connection and where an old session could not be resumed. opened: what the server last said
-    about itself. abort: asked while waiting; set by whoever waits. bytes_sent, bytes_received:
-    of all frames, with their headers.
+    on_new_session: called when the server starts an empty session, at the first connection and
+    whenever an old session could not be resumed. opened: the server's last OPENED frame, in which
+    it describes itself. abort: asked while waiting; set by the caller. bytes_sent, bytes_received:
+    the bytes of all frames, including their headers.
 
     Raises VerifierUnavailable, VerifierRefused, VerifierFault, ConfigError.
     """
@@ -73,11 +73,11 @@ class Connection:
 
     @property
     def n_vocab(self) -> int:
-        """Number of token ids that the device and the server both have."""
+        """Number of token ids that both the device and the server have."""
         return min(self._tokenizer.vocab_size, self.opened.vocab_size)
 
     def ping_s(self) -> float:
-        """Measure the seconds of a ping, at most the timeout."""
+        """Send a ping and return the seconds until its answer, at most the timeout."""
         begun = self._clock()
         if self._socket:
             with contextlib.suppress(*_LOST):
@@ -85,11 +85,13 @@ class Connection:
         return self._clock() - begun
 
     def again(self, action: Callable[[], T], resume: Callable[[], object]) -> T:
-        """Do `action`; where the connection is lost meanwhile, connect, `resume` and do it again.
+        """Do `action` and return its result; after a lost connection, connect again, call `resume`
+        and repeat it.
 
-        The server may be away for the timeout, and one that connects but never answers is away:
-        time counts until `answered` is called. Raises Aborted, and VerifierUnavailable at its end
-        or where the server is there but cannot serve this now.
+        The server may be away for the timeout. The time counts until `answered` is called, because
+        a server that connects but never answers is away, too. Raises Aborted, and
+        VerifierUnavailable after the timeout or if the server is connected but cannot serve this
+        now.
         """
         lost = False
         while True:
@@ -109,18 +111,18 @@ class Connection:
                 self.sleep(_POLL_S)
 
     def answered(self) -> None:
-        """Note that the server has answered what it was asked: it is not away."""
+        """Note that the server has answered a request, so it is not away."""
         self._lost_at = None
 
     def sleep(self, seconds: float) -> None:
-        """Wait. Raises Aborted."""
+        """Wait for some seconds. Raises Aborted."""
         end = self._clock() + seconds
         while (left := end - self._clock()) > 0:
             self._check_abort()
             time.sleep(min(left, _POLL_S))
 
     def send(self, frame: protocol.Frame) -> None:
-        """Send a frame. Raises VerifierUnavailable where there is no connection."""
+        """Send a frame. Raises VerifierUnavailable if there is no connection."""
         data = protocol.encode(frame)
         try:
             self._connected().send(data)
@@ -130,7 +132,11 @@ class Connection:
         self.bytes_sent += len(data) + _header_size(len(data)) + 4
 
     def receive(self, *, abortable: bool = True) -> protocol.Frame:
-        """Wait for the next frame. Raises Aborted, and what an ERROR of the server means."""
+        """Wait for the next frame and return it.
+
+        Raises Aborted, VerifierUnavailable after the timeout, VerifierFault for an invalid frame,
+        and for an ERROR of the server the error of `failures.told`.
+        """
         end = self._clock() + self._remote.timeout_s
         while True:
             socket = self._connected()
@@ -154,7 +160,10 @@ class Connection:
         return frame
 
     def ready(self, is_past: Callable[[protocol.Frame], bool]) -> bool:
-        """Return True if `receive` would not wait. Deletes frames that are past."""
+        """Return True if `receive` would not wait.
+
+        Deletes arrived frames for which `is_past` returns True.
+        """
         while self._socket and not self._arrived:
             try:
                 if not self._take(self._socket, 0):
@@ -175,7 +184,7 @@ class Connection:
             self._closing.close()
 
     def close(self) -> None:
-        """Say goodbye: the server forgets the session."""
+        """Close the connection properly, so that the server forgets the session."""
         self._socket = None
         self._closing.close()
 
@@ -185,7 +194,7 @@ class Connection:
         return self._socket
 
     def _take(self, socket: ClientConnection, timeout_s: float) -> bool:
-        """Add the next message to those that have arrived; return False if none came in time."""
+        """Receive the next message into `_arrived`; return False if none came in time."""
         try:
             data = socket.recv(timeout=timeout_s)
         except TimeoutError:
@@ -202,7 +211,7 @@ class Connection:
             raise Aborted("stopped while waiting for the server")
 
     def _reconnect(self) -> None:
-        """Connect within the time that a server may be away."""
+        """Connect again; raise VerifierUnavailable after the time that a server may be away."""
         end = (self._lost_at or self._clock()) + self._remote.timeout_s
         pause = _POLL_S
         while True:
@@ -217,7 +226,7 @@ class Connection:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _connect(self) -> None:
-        """Make a WebSocket, then open a session or resume the one that there was."""
+        """Open a WebSocket, then open a session or resume the previous one."""
         key = self._remote.api_key
         try:
             self._socket = self._closing.enter_context(

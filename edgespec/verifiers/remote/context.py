@@ -1,4 +1,4 @@
-"""State of a device between its frames: the context that the server has, and the rounds."""
+"""The state of a device between frames: the context that the server has, and the rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...sampling.base import Constraint, Request
 
 
 class SharedContext(Context):
-    """The tokens of a request, of which the server has the first `n_known`."""
+    """The tokens of a request. n_known: the number of first tokens that the server has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,15 +24,16 @@ class SharedContext(Context):
         return self._generation
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Become the prompt, with what the server has of its beginning."""
+        """Become the prompt of a new request; count its first tokens that the server has."""
         n = common_prefix(self.tokens, prompt)
         self.truncate(n)
         self.extend(prompt[n:])
         self.n_known = min(self.n_known, n)
 
     def begin(self, request: Request, seed: int) -> Begin:
-        """Return the frame that gives the server what it lacks. Raises ConfigError for a constraint
-        that is too long for a frame.
+        """Return the BEGIN frame that sends the tokens that the server lacks.
+
+        Raises ConfigError for a constraint that is too long for a frame.
         """
         self._generation += 1
         keep = min(self.n_known, len(self))
@@ -48,7 +49,7 @@ class SharedContext(Context):
         )
 
     def n_wanted(self, request: Request, n_ctx: int) -> int:
-        """Return how many tokens may follow the next one, by max_tokens and the context's size."""
+        """Return how many tokens may follow the next one; max_tokens and `n_ctx` limit them."""
         left = n_ctx - len(self)
         if request.params.max_tokens is None:
             return left
@@ -56,13 +57,16 @@ class SharedContext(Context):
         return min(left, request.params.max_tokens - n_emitted - 1)
 
     def correct(self, need: Need) -> None:
-        """Note that the server has less than was thought, or something else."""
+        """Note that the server has fewer tokens than assumed, or different ones."""
         same = self.has(need.have, need.checksum)
         self.n_known = need.have if same and need.have < self.n_known else 0
 
 
 def _options(constraint: Constraint | None) -> Options:
-    """Return how a BEGIN says what the output has to follow."""
+    """Return the options of a BEGIN frame that describe the constraint of the output.
+
+    Raises ConfigError for one that is too long for a frame.
+    """
     if constraint is None:
         return {}
     for name, value in constraint.description.items():
@@ -76,9 +80,10 @@ def _options(constraint: Constraint | None) -> Options:
 
 
 class Rounds:
-    """Which round is answered next, and up to which the server answers unasked.
+    """Keeps track of the round that is answered next, and of the rounds answered unasked.
 
-    Unasked answers are plain steps: the server emits tokens by itself and is told when to go on.
+    Unasked answers are plain steps: the server emits tokens by itself, and is told up to which
+    round to go on. due: the number of the round that is answered next.
     """
 
     def __init__(self) -> None:
@@ -87,19 +92,20 @@ class Rounds:
 
     @property
     def is_coming(self) -> bool:
-        """True if the answer that is due comes unasked."""
+        """True if the server sends the next answer without being asked."""
         return self.due <= self._last
 
     def ask(self, n_ahead: int) -> int:
-        """Start a round after all others, with n_ahead unasked ones after it; return it."""
+        """Start a new round, with `n_ahead` unasked ones after it; return its number."""
         self.skip()
         self._last = self.due + n_ahead
         return self.due
 
     def extend(self, n_ahead: int, most: int) -> int | None:
-        """Return up to which round the server should go on, None if it need not be told yet.
+        """Return the round up to which the server should go on, None if it need not be told yet.
 
-        n_ahead: tokens that are wanted after the one that is due. most: what the server allows.
+        n_ahead: the tokens that are wanted after the next one. most: the most unasked rounds that
+        the server allows.
         """
         if self._last - self.due >= n_ahead // 2:
             return None
@@ -107,5 +113,5 @@ class Rounds:
         return self._last
 
     def skip(self) -> None:
-        """Give up the answers that are still coming."""
+        """Ignore the answers that are still coming."""
         self.due = self._last + 1

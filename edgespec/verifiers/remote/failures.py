@@ -1,4 +1,4 @@
-"""Errors of sockets and of verification servers, turned into errors of ours."""
+"""Translation of errors of sockets and verification servers into edgespec's own errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Answer(msgspec.Struct):
 
 
 def not_connected(error: Exception, remote: RemoteConfig, host: str) -> EdgeSpecError:
-    """Return what an error of CONNECTING means, raised while a connection was made."""
+    """Return edgespec's error for one of CONNECTING that was raised while connecting."""
     if isinstance(error, ssl.SSLCertVerificationError):  # an OSError and a ValueError as well
         why = reason(error.verify_message).rstrip(".")
         return VerifierRefused(
@@ -54,7 +54,7 @@ def not_connected(error: Exception, remote: RemoteConfig, host: str) -> EdgeSpec
 
 
 def _cure(verify_code: int) -> str:
-    """Return what helps against a certificate that OpenSSL refuses with this code."""
+    """Return advice for a certificate that OpenSSL refuses with this code."""
     if verify_code in _TIME:
         return "it needs a new one, or the clock of one of the two machines is wrong"
     if verify_code in _NAME:
@@ -105,7 +105,7 @@ def lost(error: Exception, host: str) -> VerifierUnavailable:
 
 
 def told(error: protocol.Error, host: str) -> EdgeSpecError:
-    """Return what an ERROR of the server means."""
+    """Return edgespec's error for an ERROR frame of the server."""
     message = f"{host}: {error.message}"
     if error.code == protocol.CONTEXT_FULL:
         return ContextFull(message)
@@ -119,5 +119,5 @@ def told(error: protocol.Error, host: str) -> EdgeSpecError:
 
 
 def reason(error: BaseException | str) -> str:
-    """Return the message of an error on one line, its type where it has none."""
+    """Return the message of an error on one line, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

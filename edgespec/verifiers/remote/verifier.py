@@ -1,4 +1,4 @@
-"""Verification rounds with a server: drafts go there, verdicts come back."""
+"""Verification rounds with a server: drafts are sent to it, verdicts come back."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from ...types import NO_DRAFT, Draft, Requires, Verdict
 from .connection import Connection
 from .context import Rounds, SharedContext
 
-_LONG_PROMPT = 256  # new tokens: fewer are read while the first draft is under way
+_LONG_PROMPT = 256  # new tokens: fewer are read by the server while the first draft is sent
 _MOST_NEEDS = 3  # times that a server may ask for the context of one step
-_RECENT = 32  # answers that the round trip is known from
+_RECENT = 32  # latest answers from which the round trip is estimated
 
 
 class RemoteVerifier:
-    """Has a verification server check drafts; token ids travel and nothing else. tokenizer: of the
-    device; the server refuses another vocabulary than its own. Within `remote.timeout_s` a lost
-    connection is made again and the session resumed.
+    """Has a verification server check drafts; texts are sent as token ids only.
 
-    Plain steps are not asked for one by one: the server emits tokens by itself and is told when
-    to go on. Drawn tokens depend on seed and position alone (coupled sampling), so the text is
-    that of one machine whatever the connection did.
+    tokenizer: the device's tokenizer; the server refuses a vocabulary different from its own. A
+    lost connection is made again within `remote.timeout_s`, and the session is resumed.
+
+    Plain steps are not asked for one by one: the server emits tokens by itself and is told when to
+    go on. Drawn tokens depend on seed and position alone (coupled sampling), so the text is the
+    same as on one machine, however often the connection was lost.
 
     Raises VerifierUnavailable, VerifierRefused, VerifierFault, ConfigError.
     """
@@ -83,33 +84,33 @@ class RemoteVerifier:
 
     @property
     def costs(self) -> dict[int, float]:
-        """Seconds of the target's evaluations by number of tokens, as the server measured them."""
+        """Seconds of the target's evaluations by number of tokens, as measured by the server."""
         return {n: us * 1e-6 for n, us in self._connection.opened.costs}
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of all frames that went to the server."""
+        """Bytes of all frames sent to the server."""
         return self._connection.bytes_sent
 
     @property
     def bytes_received(self) -> int:
-        """Bytes of all frames that came from the server."""
+        """Bytes of all frames received from the server."""
         return self._connection.bytes_received
 
     def round_trip_s(self) -> float:
-        """Return the median of the last waits less the server's own time, in seconds.
+        """Return the median seconds of the last round trips, without the server's own time.
 
-        Before the first answer it is the time of a ping.
+        Before the first answer to a draft it is the time of a ping.
         """
         if self._round_trips:
             return statistics.median(self._round_trips)
         return self._connection.ping_s()
 
     def require(self, requires: Requires) -> None:
-        """Do nothing: no hidden states travel."""
+        """Do nothing: hidden states are not sent over the network."""
 
     def begin(self, request: Request) -> Iterator[int]:
-        """Send what the server does not have of the prompt; yield its progress with a long one."""
+        """Send the part of the prompt that the server lacks; yield its progress if that is long."""
         if not request.prompt:
             raise ValueError("the prompt is empty: the target needs at least one token")
         if len(request.prompt) > self.n_ctx:
@@ -142,10 +143,10 @@ class RemoteVerifier:
                 self._correct(frame, n_needs)
                 self._connection.again(self._send_begin, lambda: None)
             elif isinstance(frame, Busy):
-                return  # what is left goes with the first VERIFY
+                return  # the first VERIFY has the rest evaluated
 
     def verify(self, draft: Draft) -> Verdict:
-        """Have a draft checked. A plain step takes the next token that the server emits."""
+        """Have a draft checked; without a draft, take the next token that the server emits."""
         self.submit(draft)
         return self.result()
 
@@ -162,13 +163,13 @@ class RemoteVerifier:
                 self._connection.send(More(last))
 
     def ready(self) -> bool:
-        """Return True if the verdict is there, or something that has to be looked at first."""
+        """Return True if the verdict has arrived, or another frame that has to be handled first."""
         return self._connection.ready(
             lambda frame: isinstance(frame, Answer) and frame.round != self._rounds.due
         )
 
     def result(self) -> Verdict:
-        """Wait for the verdict of what was submitted. Raises Aborted."""
+        """Wait for the verdict on the submitted draft. Raises Aborted and VerifierError."""
         answer, draft = self._answer(), self._submitted
         n_vocab = self._connection.n_vocab
         if answer.accepted > len(draft.tokens) or answer.token >= n_vocab:
@@ -198,8 +199,9 @@ class RemoteVerifier:
         )
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Append what was emitted of the last verdict to the context. Raises VerifierFault where it
-        does not follow the request's constraint.
+        """Append the emitted tokens of the last verdict to the context.
+
+        Raises VerifierFault if they do not follow the request's constraint.
         """
         self._context.extend(tokens)
         if self._matcher:
@@ -209,18 +211,18 @@ class RemoteVerifier:
                 raise self._fault(f"sent what was not asked for: {error}") from error
 
     def finish(self) -> None:
-        """Tell the server that the answer has ended: it need not go on by itself."""
+        """Tell the server that the answer has ended, so that it stops emitting tokens by itself."""
         if self._rounds.is_coming:
             self._rounds.skip()
             with contextlib.suppress(VerifierUnavailable):  # then it has stopped anyway
                 self._connection.send(Cancel())
 
     def close(self) -> None:
-        """Say goodbye: the server forgets the session. Closing twice is harmless."""
+        """End the session; the server forgets it. Closing twice is harmless."""
         self._connection.close()
 
     def _answer(self) -> Answer:
-        """Wait for the answer that is due, and do meanwhile what the server asks for."""
+        """Wait for the next answer; meanwhile do what the server asks for."""
 
         def ask_again() -> None:
             self._send_begin()
@@ -258,7 +260,7 @@ class RemoteVerifier:
         self._connection.sleep(busy.retry_ms / 1e3 * random.uniform(1, 1.5))
 
     def _n_ahead(self) -> int:
-        """Return how many tokens the server may emit by itself after the one that is due."""
+        """Return how many tokens the server may emit by itself after the next one."""
         wanted = self._context.n_wanted(self._request, self.n_ctx)
         return max(0, min(wanted, self._connection.opened.max_ahead))
 
@@ -270,7 +272,7 @@ class RemoteVerifier:
         self._context.n_known = len(self._context)
 
     def _send_verify(self) -> None:
-        """Ask for a verdict, and for plain steps after it where drafts have not paid of late."""
+        """Ask for a verdict; ask for plain steps after it unless the last two steps have drafts."""
         draft = self._submitted = self._fitting(self._submitted)
         n_ahead = 0 if draft.tokens and self._was_draft else self._n_ahead()
         self._was_draft = bool(draft.tokens)
@@ -281,7 +283,7 @@ class RemoteVerifier:
         )
 
     def _fitting(self, draft: Draft) -> Draft:
-        """Return the first nodes of a draft that the present server takes."""
+        """Return the first nodes of a draft, as many as the server takes."""
         opened, n_vocab = self._connection.opened, self._connection.n_vocab
         n = next((i for i, token in enumerate(draft.tokens) if token >= n_vocab), opened.max_draft)
         return first_nodes(draft, min(n, opened.max_draft), opened.max_leaves)
@@ -295,7 +297,7 @@ class RemoteVerifier:
             raise
 
     def _forget(self) -> None:
-        """Note that the server knows nothing of this session."""
+        """Note that the server has no tokens and no rounds of this session."""
         self._context.n_known = 0
         self._rounds = Rounds()
 

@@ -25,7 +25,7 @@ _BUDGETS = ("thinking_token_budget", "reasoning_budget_tokens", "thinking_budget
 
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
-    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, ChatRequest)
     fields = given_of(given)
     param, form = form_of(given, *_response_format(given))
@@ -56,7 +56,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
 
 
 def given_tools(tools: list[Tool] | None) -> list[GivenTool]:
-    """Return the functions among the tools of a request. Raises ApiError where one is missing."""
+    """Return the functions among a request's tools. Raises ApiError if a definition is missing."""
     given = []
     for i, tool in enumerate(tools or ()):
         if tool.type != "function":
@@ -69,7 +69,7 @@ def given_tools(tools: list[Tool] | None) -> list[GivenTool]:
 
 
 def _choice(request: ChatRequest) -> Choice:
-    """Return which tools may be called, and whether one has to be."""
+    """Return the choice of tools: which may be called, and whether one has to be called."""
     given = request.tool_choice
     if isinstance(given, NamedTool):
         return Choice(given.function.name, [given.function.name])
@@ -80,7 +80,9 @@ def _choice(request: ChatRequest) -> Choice:
 
 
 def _budget(request: ChatRequest) -> int | None:
-    """Return the most tokens of reasoning, None for any number. Its names must agree."""
+    """Return the most tokens of reasoning, None for no limit. Raises ApiError if the fields that
+    set it disagree.
+    """
     given = {name: n for name in _BUDGETS if (n := getattr(request, name)) is not None}
     if len(set(given.values())) > 1:
         first, second = list(given)[:2]
@@ -89,7 +91,7 @@ def _budget(request: ChatRequest) -> int | None:
 
 
 def _response_format(request: ChatRequest) -> list[tuple[str, str, Any]]:
-    """Return the form of an answer that response_format gives, if it gives one."""
+    """Return the form that response_format gives, for `form_of`; an empty list if it gives none."""
     form = request.response_format
     if form is None or form.type == "text":
         return []

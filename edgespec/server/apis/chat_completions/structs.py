@@ -1,4 +1,4 @@
-"""The body of `/v1/chat/completions`, and what its messages say."""
+"""The body of `/v1/chat/completions`, and the conversion of its messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CalledFunction(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A call of a tool in a message of the assistant."""
+    """A tool call in a message of the assistant."""
 
     function: CalledFunction
     id: str | None = None
@@ -52,8 +52,8 @@ class Call(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True, kw_only=True, tag_field="role"):
-    """The fields of messages of every role. Others are ignored: clients send answers back with
-    everything that they hold.
+    """The fields that messages of every role have. Unknown fields are ignored, because clients send
+    answers back with all their fields.
     """
 
     name: str | None = None
@@ -70,13 +70,13 @@ class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag="developer"
 
 
 class UserMessage(Message, frozen=True, kw_only=True, tag="user"):
-    """Words of a user."""
+    """A message of the user."""
 
     content: Content
 
 
 class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
-    """Words of the model, and the tools that it called."""
+    """A message of the model, and the tools that it called."""
 
     content: Content | None = None
     reasoning_content: str | None = None
@@ -88,7 +88,7 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
 
 
 class ToolMessage(Message, frozen=True, kw_only=True, tag="tool"):
-    """The result of a call."""
+    """The result of a tool call."""
 
     content: Content | None = None
     tool_call_id: str
@@ -119,7 +119,7 @@ class Function(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tool(Struct, frozen=True):
-    """Something that the model may use. Those of another type than "function" are skipped."""
+    """A tool that the model may use. Tools of a type other than "function" are skipped."""
 
     type: str
     function: Function | None = None
@@ -135,13 +135,13 @@ class FunctionName(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedTool(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
-    """The tool that has to be called."""
+    """A tool by its name. As a choice: the tool that has to be called."""
 
     function: FunctionName
 
 
 class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
-    """The tools that may be called, and whether one has to be."""
+    """The tools that may be called, and whether one has to be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=512)]
@@ -150,7 +150,7 @@ class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
 class AllowedChoice(
     Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
 ):
-    """Some of the tools."""
+    """A choice that allows only some of the tools."""
 
     allowed_tools: AllowedTools
 
@@ -159,7 +159,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 
 class Schema(Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON schema as OpenAI's API has it."""
+    """A JSON schema in the form of OpenAI's API."""
 
     schema: Annotated[dict[str, Any] | None, about("Default: any JSON object")] = None
     name: str | None = None
@@ -175,7 +175,7 @@ class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prediction(Struct, frozen=True, forbid_unknown_fields=True):
-    """A predicted output as OpenAI's API has it."""
+    """A predicted output in the form of OpenAI's API."""
 
     type: Literal["content"]
     content: Content
@@ -223,7 +223,7 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
 
 
 def messages_of(messages: Messages) -> list[ChatMessage]:
-    """Return messages as every API gives them."""
+    """Return the messages of a body in the form that all APIs use."""
     return regular(map(_told, messages))
 
 

@@ -11,7 +11,7 @@ from ..openai_writer import CompletionsWriter, Envelope, Offsets, shown
 
 
 class ChatWriter(CompletionsWriter):
-    """Writes the answer of a chat. has_parts: it may reason or call tools."""
+    """Writes the answer of a chat. has_parts: the answer may have reasoning or tool calls."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
@@ -20,7 +20,7 @@ class ChatWriter(CompletionsWriter):
         self._has_parts = has_parts
 
     def _opening(self) -> Mapping[str, Any]:
-        """Return who speaks; whether there is any content is not known yet if it has parts."""
+        """Return the choice with the role. Its content is None if the answer may have none."""
         content = None if self._has_parts else ""
         delta = {"role": "assistant", "content": content}
         return {"delta": delta, "logprobs": None, "finish_reason": None}
@@ -83,5 +83,5 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, str]:
-    """Return reasoning under the names of llama.cpp and DeepSeek, and of vLLM and OpenRouter."""
+    """Return reasoning under two names: llama.cpp's and DeepSeek's, and vLLM's and OpenRouter's."""
     return {"reasoning_content": text, "reasoning": text}

@@ -34,7 +34,7 @@ _BILLING = "x-anthropic-billing-header:"
 
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
-    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, MessagesRequest)
     asked = _asked(given, serving)
     _check_whole(given)
@@ -42,7 +42,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
 
 
 def parse_count(body: bytes, serving: ServedModel) -> ParsedRequest:
-    """Return the conversation whose tokens are to be counted. Raises as `parse`."""
+    """Return the request whose tokens are to be counted. Raises the same errors as `parse`."""
     return _asked(read(body, CountRequest), serving)
 
 
@@ -73,7 +73,7 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
 
 
 def _check_whole(given: MessagesRequest) -> None:
-    """Raise ApiError for a request that is only a part of something."""
+    """Raise ApiError if a request continues a stored thread or an answer that has begun."""
     if given.thread is not None:
         message = f"thread is not supported: {STATELESS}"
         raise bad_value("thread", message, "thread_unsupported_request")
@@ -96,8 +96,9 @@ def _messages(given: CountRequest) -> list[Message]:
 def _system(system: str | list[TextBlock] | None) -> list[str]:
     """Return the texts of a system prompt.
 
-    Claude Code puts a block for the accounting of its provider before them. It is no text for a
-    model, and another one in every request, so that nothing after it could be reused.
+    Claude Code puts a block for its provider's billing before them. The block is left out: it is
+    not meant for a model, and it differs in every request, so that no cached token after it could
+    be reused.
     """
     if isinstance(system, str):
         return [system]
@@ -105,8 +106,8 @@ def _system(system: str | list[TextBlock] | None) -> list[str]:
 
 
 def _check_block(role: str, block: Block, place: str) -> None:
-    """Raise ApiError for a block in a message of somebody who does not say such things, and for one
-    that is nested too deeply.
+    """Raise ApiError if a block does not belong in a message of this role, or if it is nested too
+    deeply.
     """
     if isinstance(block, ToolUseBlock) and not is_shallow(block.input):
         raise bad_value(f"{place}.input", f"the values of {place}.input {TOO_DEEP}")
@@ -118,7 +119,9 @@ def _check_block(role: str, block: Block, place: str) -> None:
 
 
 def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
-    """Add the blocks of a message; what an assistant says and thinks in several is one text."""
+    """Add the blocks of a message. If the assistant has several blocks of text, they are joined to
+    one text; its blocks of thinking are joined in the same way.
+    """
     if role == "assistant":
         said = [block.text for block in blocks if isinstance(block, TextBlock)]
         thought = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
@@ -153,7 +156,7 @@ def _functions(tools: list[MessagesTool] | None) -> list[GivenTool]:
 
 
 def _choice(given: CountRequest) -> Choice:
-    """Return which tools may be called, and whether one has to be."""
+    """Return the choice of tools: which may be called, and whether one has to be called."""
     choice = given.tool_choice
     if choice is None:
         return Choice()
@@ -165,6 +168,6 @@ def _choice(given: CountRequest) -> Choice:
 
 
 def _parallel(given: CountRequest) -> bool | None:
-    """Return whether several tools may be called, None if the request does not say."""
+    """Return True if an answer may call several tools, None if the request does not say."""
     disabled = given.tool_choice and given.tool_choice.disable_parallel_tool_use
     return None if disabled is None else not disabled

@@ -1,7 +1,7 @@
 """The bodies of `/v1/messages` and of its token count.
 
-Fields inside of blocks that are not known are ignored, because clients send answers back with
-everything that they hold; fields of the request itself are refused by name as everywhere.
+Unknown fields inside blocks are ignored, because clients send answers back with all their fields.
+Unknown fields of the request itself are refused by name, as in every API.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ STATELESS = "nothing is stored here; send the whole conversation"
 
 
 class Block(Struct, frozen=True, tag_field="type"):
-    """A block of a message's content, told apart by its `type`."""
+    """A block of a message's content. Its `type` tells which kind of block it is."""
 
 
 class TextBlock(Block, frozen=True, tag="text"):
-    """Text."""
+    """A block of text."""
 
     text: str
 
 
 class ThinkingBlock(Block, frozen=True, tag="thinking"):
-    """Reasoning of an earlier answer; templates decide what becomes of it."""
+    """Reasoning of an earlier answer. The chat template decides what to do with it."""
 
     thinking: str
 
 
 class RedactedThinkingBlock(Block, frozen=True, tag="redacted_thinking"):
-    """Reasoning that only its maker can read. It is skipped."""
+    """Reasoning that only the provider that wrote it can read. It is skipped."""
 
 
 class ToolUseBlock(Block, frozen=True, tag="tool_use"):
-    """A call of a tool, as an answer had it."""
+    """A tool call of an earlier answer."""
 
     id: str
     name: str
@@ -91,7 +91,7 @@ class Turn(Struct, frozen=True):
 
 
 class MessagesTool(Struct, frozen=True):
-    """A tool that may be called. Those with a type other than custom are the provider's own and are
+    """A tool that may be called. Tools of a type other than custom are the provider's own, and are
     skipped.
     """
 
@@ -103,7 +103,7 @@ class MessagesTool(Struct, frozen=True):
 
 
 class MessagesToolChoice(Struct, frozen=True):
-    """Says whether tools have to be called; `name` is that of the tool, for the type tool."""
+    """Says whether tools have to be called. With the type `tool`, `name` is the tool to call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -111,7 +111,7 @@ class MessagesToolChoice(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
-    """Says whether to reason. Types that ask for it differ only by the budget."""
+    """Says whether to reason. The types that ask for reasoning differ only in the budget."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None

@@ -1,4 +1,4 @@
-"""Writes answers of `/v1/messages`: a message with blocks, and the events that tell it."""
+"""Writes answers of `/v1/messages`: a message with blocks, and the events for streaming it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ...errors import ApiError
 
 _REASONS = {
     "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
-    "repetition": "max_tokens",  # the nearest that the API has: it was cut
+    "repetition": "max_tokens",  # the API's nearest reason: the answer was cut off
 }  # fmt: skip
 
 
 class MessagesWriter(BlockWriter):
-    """Writes one answer as Anthropic's Messages API has it.
+    """Writes one answer in the form of Anthropic's Messages API.
 
-    The signature of a thinking block is empty: reasoning that comes back is not checked.
+    The signature of a thinking block is empty, because reasoning that clients send back is not
+    checked.
     """
 
     def __init__(self, model: str, n_prompt_tokens: int) -> None:
@@ -39,11 +40,11 @@ class MessagesWriter(BlockWriter):
         self._said: list[str] = []  # the texts of the open block
 
     def _begin(self) -> Iterator[dict[str, Any]]:
-        """Yield that the answer has begun."""
+        """Yield the event that begins the answer."""
         yield {"type": "message_start", "message": dict(self._message)}
 
     def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
-        """Close the answer; yield why it ended."""
+        """Close the answer; yield its last events, which say why it ended."""
         yield from self._close_block()
         completion, reason = answer.ended, answer.finish_reason
         delta = {"stop_reason": _REASONS[reason], "stop_sequence": None}
@@ -61,7 +62,7 @@ class MessagesWriter(BlockWriter):
         yield {"type": "message_stop"}
 
     def _fail(self, error: ApiError, request_id: str) -> Iterator[dict[str, Any]]:
-        """Yield why the answer broke off."""
+        """Yield the event that reports an error."""
         yield error.messages_body(request_id)
 
     def _whole(self) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _block(part: Part) -> dict[str, Any]:
 def _usage(
     n_prompt: int, n_cached: int = 0, n_emitted: int = 0, n_reasoning: int = 0
 ) -> dict[str, Any]:
-    """Return token counts; tokens from the cache are counted apart from the other input."""
+    """Return token counts. Input tokens from the cache are counted separately from the others."""
     return {
         "input_tokens": n_prompt - n_cached,
         "cache_creation_input_tokens": 0,

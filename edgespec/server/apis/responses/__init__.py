@@ -29,7 +29,7 @@ from .writer import ResponsesWriter
 
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
-    """Return what a body asks for. Raises ApiError, and ConfigError for settings out of range."""
+    """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
     values = prepared(parsed(body))
     given = check(values, ResponsesRequest)
     tools = Tools(_functions(given.tools))
@@ -81,7 +81,7 @@ def _texts(content: str | list[Any]) -> list[str]:
 
 
 def _schema(options: TextOptions | None) -> dict[str, Any] | None:
-    """Return the schema of an answer, if it is JSON."""
+    """Return the JSON schema of an answer, None if the answer is plain text."""
     if options is None or options.format is None or options.format.type == "text":
         return None
     told = options.format
@@ -97,7 +97,7 @@ def _functions(tools: list[FlatTool] | None) -> list[GivenTool]:
 
 
 def _choice(given: ResponsesRequest) -> Choice:
-    """Return which tools may be called, and whether one has to be."""
+    """Return the choice of tools: which may be called, and whether one has to be called."""
     choice = given.tool_choice
     if isinstance(choice, FunctionChoice):
         return Choice(choice.name, [choice.name])

@@ -1,7 +1,7 @@
 """The body of `/v1/responses`.
 
-Fields inside of items that are not known are ignored, because clients send answers back with
-everything that they hold; fields of the request itself are refused by name as everywhere.
+Unknown fields inside items are ignored, because clients send answers back with all their fields.
+Unknown fields of the request itself are refused by name, as in every API.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..fields import (
 )
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
-"""Fields of a request that its answer repeats as they were written."""
+"""The fields of a request that its answer repeats unchanged."""
 _STATELESS = only("nothing is stored here; send the whole conversation as input")
 _IMAGES = "images are not supported here; send text"
 _FILES = "files are not supported here; send their text"
 
 
 class ContentPart(Struct, frozen=True, tag_field="type"):
-    """A part of an item's content, told apart by its `type`."""
+    """A part of an item's content. Its `type` tells which kind of part it is."""
 
 
 class InputText(ContentPart, frozen=True, tag="input_text"):
-    """Text of a message, or of what a tool returned."""
+    """Text of a message or of a tool's result."""
 
     text: str
 
@@ -48,7 +48,7 @@ class OutputText(ContentPart, frozen=True, tag="output_text"):
 
 
 class Refusal(ContentPart, frozen=True, tag="refusal"):
-    """Text of an answer in which a model refused."""
+    """Text of an answer in which a model refused the request."""
 
     refusal: str
 
@@ -88,18 +88,18 @@ Content = (
 
 
 class Item(Struct, frozen=True, tag_field="type"):
-    """An item of the input, told apart by its `type`; without one it is a message."""
+    """An item of the input. Its `type` tells which kind it is; without a type it is a message."""
 
 
 class MessageItem(Item, frozen=True, tag="message"):
-    """A message of somebody."""
+    """A message of any role."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
 
 
 class FunctionCallItem(Item, frozen=True, tag="function_call"):
-    """A call of a function, as an answer had it."""
+    """A function call of an earlier answer."""
 
     call_id: str
     name: str
@@ -107,14 +107,14 @@ class FunctionCallItem(Item, frozen=True, tag="function_call"):
 
 
 class FunctionCallOutputItem(Item, frozen=True, tag="function_call_output"):
-    """The result of a function."""
+    """The result of a function call."""
 
     call_id: str
     output: Content
 
 
 class ReasoningItem(Item, frozen=True, tag="reasoning"):
-    """Reasoning of an earlier answer; templates decide what becomes of it."""
+    """Reasoning of an earlier answer. The chat template decides what to do with it."""
 
     summary: list[SummaryText] | None = None
     content: list[ReasoningText] | None = None
@@ -144,14 +144,14 @@ class FlatTool(Struct, frozen=True):
 
 
 class AllowedTool(Struct, frozen=True):
-    """A tool by its name; those of other types than function are skipped."""
+    """A tool by its name. Tools of a type other than function are skipped."""
 
     type: str
     name: str | None = None
 
 
 class Choice(Struct, frozen=True, tag_field="type"):
-    """Which tools have to be called, told apart by its `type`."""
+    """A choice of the tools to call. Its `type` tells which kind of choice it is."""
 
 
 class FunctionChoice(Choice, frozen=True, tag="function"):
@@ -161,20 +161,20 @@ class FunctionChoice(Choice, frozen=True, tag="function"):
 
 
 class AllowedFunctions(Choice, frozen=True, tag="allowed_tools"):
-    """The functions that may be called, and whether one has to be."""
+    """The functions that may be called, and whether one has to be called."""
 
     mode: Literal["auto", "required"]
     tools: list[AllowedTool]
 
 
 class Reasoning(Struct, frozen=True):
-    """The effort of reasoning. It is not summarised, but comes as the model writes it."""
+    """The effort of reasoning. Reasoning comes as the model writes it, without a summary."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class TextFormat(Struct, frozen=True):
-    """The format of an answer's text; with json_schema it has a `schema`."""
+    """The format of an answer's text. With the type json_schema it needs a `schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -236,9 +236,9 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
 
 
 def prepared(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a request, in which messages that leave their `type` out have it.
+    """Return the body of a request, with `type` added to messages that leave it out.
 
-    Raises ApiError where something that the answer repeats is nested too deeply.
+    Raises ApiError if a field that the answer repeats is nested too deeply.
     """
     for name in REPEATED:
         if not is_shallow(body.get(name)):

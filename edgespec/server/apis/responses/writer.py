@@ -1,4 +1,4 @@
-"""Writes answers of `/v1/responses`: a response with items, and the events that tell it."""
+"""Writes answers of `/v1/responses`: a response with items, and the events for streaming it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "message": ("response.output_text", {"logprobs": []}),
     "reasoning": ("response.reasoning_text", {}),
 }
-"""The names of events about an item's text, and what else they hold."""
+"""For each type of item, the name of the events about its text, and their additional fields."""
 
 
 class ResponsesWriter(BlockWriter):
-    """Writes one answer as OpenAI's Responses API has it.
+    """Writes one answer in the form of OpenAI's Responses API.
 
-    Reasoning is an item with the text itself as its content; a summary is never made.
+    Reasoning is an item whose content is the text itself; its summary is always empty.
     """
 
     def __init__(self, given: ResponsesRequest, body: Mapping[str, Any], model: str) -> None:
@@ -32,25 +32,25 @@ class ResponsesWriter(BlockWriter):
         self._n_events = 0
 
     def _begin(self) -> Iterator[dict[str, Any]]:
-        """Yield that the answer has begun."""
+        """Yield the events that begin the answer."""
         for name in ("response.created", "response.in_progress"):
             yield self._event(name, response=self._response | {"output": []})
 
     def _end(self, answer: Answer) -> Iterator[dict[str, Any]]:
-        """Close the answer; yield whether it is complete."""
+        """Close the answer; yield its last events, which say whether it is complete."""
         cut = answer.finish_reason in ("length", "repetition")
         yield from self._close_block(cut=cut and not self._is_finished(answer))
         status = "incomplete" if cut else "completed"
         self._response |= {"status": status, "usage": _usage(answer)}
         if cut:
-            # of the reasons that the API has, the nearest for an answer that repeats itself too
+            # the API's nearest reason, also for an answer that repeats itself
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
             self._response["completed_at"] = int(time.time())
         yield self._event(f"response.{status}", response=self._whole())
 
     def _fail(self, error: ApiError, request_id: str) -> Iterator[dict[str, Any]]:
-        """Yield that the answer failed, and why."""
+        """Yield the event that says that the answer failed, and why."""
         told = {"code": "server_error", "message": error.message}
         self._response |= {"status": "failed", "error": told}
         yield self._event("response.failed", response=self._whole())
@@ -60,7 +60,7 @@ class ResponsesWriter(BlockWriter):
         return self._response
 
     def _is_finished(self, answer: Answer) -> bool:
-        """Return True if the answer ended after the open item and not inside it."""
+        """Return True if the answer ended after the open item, not inside it."""
         kind = self._open[0] if self._open else ""
         if kind == "reasoning":
             return answer.n_reasoning < answer.ended.stats.num_emitted_tokens
@@ -115,7 +115,7 @@ class ResponsesWriter(BlockWriter):
 
 
 def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return a response without output, with what the request asked for, as it was written."""
+    """Return a response without output, which repeats the options of the request unchanged."""
     told = {name: body[name] for name in REPEATED if body.get(name) is not None}
     sampling = given_of(given)
     return {
@@ -147,7 +147,7 @@ def _envelope(given: ResponsesRequest, body: Mapping[str, Any], model: str) -> d
 
 
 def _item(part: Part) -> dict[str, Any]:
-    """Return the item that a part begins, without content."""
+    """Return the item that a part begins, without its content."""
     number, status = uuid.uuid4().hex, "in_progress"
     if part.kind == "call":
         return {
@@ -166,7 +166,7 @@ def _item(part: Part) -> dict[str, Any]:
 
 
 def _content(kind: str) -> dict[str, Any]:
-    """Return empty content of an item."""
+    """Return an empty content part for an item that holds a part of this kind."""
     if kind == "reasoning":
         return {"type": "reasoning_text", "text": ""}
     return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
