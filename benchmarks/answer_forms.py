@@ -13,7 +13,6 @@ from pathlib import Path
 
 from edgespec.backends.llama_cpp.tokenizer import vocabulary
 from edgespec.chat.call_forms.base import CallForm
-from edgespec.chat.call_forms.pair_arguments import Pairs
 from edgespec.chat.format import AnswerFormat
 from edgespec.chat.markers import ID, INDEX
 from edgespec.hub import catalogue
@@ -54,10 +53,7 @@ def code(text: str) -> str:
 
 def call_of(form: CallForm) -> str:
     """Return a call as a model writes it."""
-    written = form.arguments
-    arguments = f'{{"x"{written.key_separator}1}}'
-    if isinstance(written, Pairs):
-        arguments = f"{written.opening}x{written.middle}1{written.closing}"
+    arguments = form.arguments.write({"x": 1})
     call = f"f{form.after_name}{arguments}{form.closing}{form.end}"
     return (form.prefix + call).replace(ID, "ID").replace(INDEX, "0")
 

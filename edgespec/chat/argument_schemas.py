@@ -32,7 +32,8 @@ def of_tool(tool: Tool, guidance: Mapping[str, Any]) -> dict[str, Any]:
 def of_argument(tool: Tool, key: str, guidance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of one argument for llguidance."""
     given = _given(tool)
-    schema = dict(given["properties"][key])
+    schema = given["properties"][key]
+    schema = {} if schema is True else dict(schema)
     schema |= {name: given[name] for name in DEFINITIONS if name in given}
     return schema | {"x-guidance": dict(guidance)}
 

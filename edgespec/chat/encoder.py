@@ -13,6 +13,7 @@ from ..backends.special_tokens import Borders, frame, matcher
 from . import templates
 
 if TYPE_CHECKING:
+    from .call_forms.base import CallForm
     from .format import AnswerFormat
     from .options import AnswerOptions
 
@@ -66,6 +67,7 @@ class ConversationEncoder:
         model cannot follow.
         """
         form = self._form(messages, options)
+        tools = form.tools if form else None
         variables: Mapping[str, Any] = {}
         if form:
             messages = form.messages(messages)
@@ -75,7 +77,7 @@ class ConversationEncoder:
             variables = {name: self.mark(value) for name, value in told.items()}
         return templates.render(
             self._template,
-            [self._marked(message) for message in messages],
+            [self._marked(message, tools) for message in messages],
             self._tokenizer.special(),
             add_generation_prompt=add_generation_prompt,
             variables=variables,
@@ -96,14 +98,26 @@ class ConversationEncoder:
 
         return AnswerFormat.of(self._tokenizer.chat_template, self._tokenizer.special())
 
-    def _marked(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _marked(self, message: Mapping[str, Any], tools: CallForm | None) -> dict[str, Any]:
         marked = {
             key: value if key == "role" else self.mark(value) for key, value in message.items()
         }
         content = message.get("content")
         if message.get("role") == "assistant" and isinstance(content, str):
             marked["content"] = self.mark_answer(content)
+        calls = message.get("tool_calls")
+        if calls and tools and not tools.is_in_template:
+            del marked["tool_calls"]
+            written = tools.write([self._marked_call(call) for call in calls])
+            said = marked.get("content") or ""
+            part = {"type": "text", "text": written}
+            marked["content"] = said + written if isinstance(said, str) else [*said, part]
         return marked
+
+    def _marked_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call whose name and arguments have marks, for a form to write."""
+        function = {key: self.mark(call["function"][key]) for key in ("name", "arguments")}
+        return {"id": call["id"], "function": function}
 
     def mark_answer(self, text: str) -> str:
         """Return an assistant's content with marks, but for the markers around its reasoning."""

@@ -126,12 +126,6 @@ class AnswerFormat:
             rendered[key] = rendered.pop("reasoning_content")
         if rendered.get("tool_calls"):
             rendered["tool_calls"] = [self._call(call) for call in rendered["tool_calls"]]
-            if self.tools and not self.tools.is_in_template:
-                written = self.tools.write(rendered.pop("tool_calls"))
-                said = rendered.get("content") or ""
-                is_text = isinstance(said, str)
-                part = {"type": "text", "text": written}
-                rendered["content"] = said + written if is_text else [*said, part]
         return rendered
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:

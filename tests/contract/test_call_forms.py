@@ -24,12 +24,15 @@ from tests.helpers.formats import END, TEMPLATES, FormTokenizer
 pytest.importorskip("llguidance")
 validators = pytest.importorskip("jsonschema_rs")
 
-PUBLISHED_IN = {  # forms that are not learned, and a published template of each
-    "granite_3": "ibm-granite-granite-3.3-2B-Instruct",
+
+def of_file(name):
+    return (PUBLISHED / f"{name}.jinja").read_text("utf-8")
+
+
+EXAMPLES = {  # a template for each form that is not learned: a published one, or one written here
+    "granite_3": of_file("ibm-granite-granite-3.3-2B-Instruct"),
 }
-FORMS = TEMPLATES | {
-    name: (PUBLISHED / f"{file}.jinja").read_text("utf-8") for name, file in PUBLISHED_IN.items()
-}
+FORMS = TEMPLATES | EXAMPLES
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -75,7 +78,7 @@ def read(name, pieces):
 
 def test_every_form_has_a_template_here():
     own = {entry.name for entry in call_forms.known.own()}
-    assert own == {call_forms.LEARNED, *PUBLISHED_IN}
+    assert own == {call_forms.LEARNED, *EXAMPLES}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -124,7 +127,7 @@ def test_every_call_that_the_grammar_generates_is_read(name):
     assert n_read >= 10
 
 
-@pytest.mark.parametrize("name", PUBLISHED_IN)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_calls_of_earlier_answers_are_written_in_the_form(name):
     form = AnswerFormat.of(FORMS[name], SPECIAL)
     called = {"role": "assistant", "content": "", "tool_calls": messages(CALLS)}
@@ -136,16 +139,39 @@ def test_calls_of_earlier_answers_are_written_in_the_form(name):
     rendered = encoder.render(history, options=AnswerOptions(TOOLS))
     assert rendered.count(form.tools.write(messages(CALLS))) == 1
     assert rendered.index("get_all") < rendered.index("4711")
-    text = {"type": "text", "text": "Well."}
-    (message,) = form.messages([called | {"content": [text]}])
-    assert message["content"][0] == text
-    assert message["content"][1]["text"].startswith(form.tools.begin)
+
+
+class Marker(FormTokenizer):
+    """A tokenizer that has the marker of calls as a control token."""
+
+    def __init__(self, template, marker):
+        super().__init__(template)
+        self._marker = marker
+
+    def control_texts(self):
+        return [*super().control_texts(), self._marker]
+
+    def has_control(self, text):
+        return self._marker in text or super().has_control(text)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_markers_of_earlier_calls_are_tokens_and_those_in_arguments_are_text(name):
+    form = AnswerFormat.of(FORMS[name], SPECIAL).tools
+    marker = form.trigger
+    calls = messages([("get", {"text": f"{marker}{form.begin}", "unit": "c"})])
+    history = [
+        {"role": "user", "content": f"Say {marker}"},
+        {"role": "assistant", "content": f"No {marker}", "tool_calls": calls},
+    ]
+    render = ConversationEncoder(Marker(FORMS[name], marker)).render
+    rendered = render(history, options=AnswerOptions(TOOLS))
+    told = render(history[:1], options=AnswerOptions(TOOLS))
+    assert rendered.count(marker) == told.count(marker) + 1
 
 
 @pytest.mark.parametrize("path", published(), ids=lambda path: path.stem)
 def test_at_most_one_form_that_is_not_learned_knows_a_template(path):
     probe = Probe(path.read_text("utf-8"), SPECIAL)
-    others = [name for name in PUBLISHED_IN if call_forms.known.entry(name).make(probe, None)]
-    assert len(others) <= 1
-    if path.stem in PUBLISHED_IN.values():
-        assert [PUBLISHED_IN[name] for name in others] == [path.stem]
+    others = [name for name in EXAMPLES if call_forms.known.entry(name).make(probe, None)]
+    assert others == [name for name in EXAMPLES if EXAMPLES[name] == probe.template]

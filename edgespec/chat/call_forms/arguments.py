@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class ArgumentsReader(ABC):
-    """Takes the arguments of one call in pieces, and gives them as the text of a JSON object.
+    """A reader that takes the arguments of one call in pieces and returns JSON.
 
-    is_complete: all of them have come.
+    is_complete: True once the arguments have ended; `read` sets it.
     """
 
     is_complete = False
@@ -31,9 +31,19 @@ class ArgumentsReader(ABC):
         except (ValueError, RecursionError):
             return False
 
-    @abstractmethod
     def take(self, text: str) -> tuple[str, str]:
-        """Return JSON that is certain now, and what stands after the arguments, once they end."""
+        """Return what `read` returns for more text, and remember the JSON."""
+        given, rest = self.read(text)
+        self._given += given
+        return given, rest
+
+    @abstractmethod
+    def read(self, text: str) -> tuple[str, str]:
+        """Return JSON that is certain now, and the text after the arguments, empty until they end.
+
+        All JSON that was returned makes one object. The text after the arguments begins with the
+        `closing` of the call.
+        """
 
 
 @dataclass(frozen=True, slots=True)

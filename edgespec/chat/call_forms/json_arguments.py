@@ -60,10 +60,9 @@ class JsonReader(ArgumentsReader):
         self._in_string = False
         self._is_escaped = False
 
-    def take(self, text: str) -> tuple[str, str]:
-        """Return what of `text` belongs to the object, and what stands after it."""
+    def read(self, text: str) -> tuple[str, str]:
+        """Return the part of `text` that belongs to the object, and the rest after it."""
         at = next((i + 1 for i, char in enumerate(text) if self._ends(char)), len(text))
-        self._given += text[:at]
         return text[:at], text[at:]
 
     def _ends(self, char: str) -> bool:

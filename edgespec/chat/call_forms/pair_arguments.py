@@ -120,13 +120,12 @@ class PairReader(ArgumentsReader):
         self._choices: dict[str, Any] = {}
         self._step = self._between
 
-    def take(self, text: str) -> tuple[str, str]:
-        """Return JSON that is certain now, and what stands after the arguments."""
+    def read(self, text: str) -> tuple[str, str]:
+        """Return JSON that is certain now, and the text after the arguments, once they end."""
         self._held += text
         while not self.is_complete and self._step():
             pass
         new, self._new = self._new, ""
-        self._given += new
         if not self.is_complete:
             return new, ""
         rest, self._held = self._held, ""
