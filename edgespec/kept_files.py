@@ -130,7 +130,7 @@ def load(
 def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that only this user can read, and move it to `path` when it is complete.
 
-    Raises OSError and leaves the earlier file as it was. It also does so if `path` is not a regular
+    Raises OSError and leaves the earlier file as it was, also if that is anything but a regular
     file of this user.
     """
     if os.path.lexists(path) and not _is_ours(path):

@@ -1,1 +1,1 @@
-"""The exact tokens in a model's cache, with rollback on any engine; faster copies of drafts."""
+"""Tracking and rolling back the tokens in a model's cache; making faster copies of draft models."""

@@ -1,9 +1,9 @@
 """Copies of draft models in the format that this device evaluates fastest.
 
-The text does not depend on the draft model. On CPUs llama.cpp evaluates Q4_0, which it lays out
-for their vector units, in about half the time of formats that pack the same weights more
-carefully, and a draft model that is twice as fast may be wrong a little more often. So a copy is
-made, once, and kept where it was measured to be faster.
+On CPUs, llama.cpp evaluates Q4_0 in about half the time of formats that pack the same weights more
+carefully, because it lays out Q4_0 for their vector units. A draft model that is twice as fast may
+be wrong a little more often, and the text does not depend on it. So a Q4_0 copy is made once, and
+kept if it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -35,33 +35,36 @@ from ..types import Abort
 
 logger = logging.getLogger("edgespec.cache.requantization")
 
-MAX_TIME = 0.9  # of the file's time for a token: most that a copy may take to be used
-_READ = 64  # tokens at once, as in a prompt
-_ROUNDS, _ROUND_S = 3, 0.7  # of measuring both, and about how long each may take for one
+MAX_TIME = 0.9  # a copy is used if a token takes at most this share of the original's time
+_READ = 64  # tokens evaluated at once, as in a prompt
+_ROUNDS, _ROUND_S = 3, 0.7  # rounds of measuring both files; seconds for each file in a round
 _POLL_S = 0.02
-_NICE = 10  # of the process that makes a copy
+_NICE = 10  # niceness of the process that makes a copy
 
 
 class _Decided(Entry, frozen=True, kw_only=True):
-    """A decision for or against a copy. faster: None until measured. copy: its stamp."""
+    """A decision for or against a copy.
+
+    faster: True if the copy is faster, None until that is measured. copy: the copy's `_stamp`.
+    """
 
     faster: bool | None = None
     copy: list[int] | None = None
 
 
 def fastest(path: Path, config: EngineConfig) -> Path:
-    """Return the file of a draft model, or its copy where that is faster on this device.
+    """Return the file of a draft model, or its copy if that is faster on this device.
 
-    The first time the copy is made and both are measured, which takes some seconds. Where it
-    cannot be made (a full disk, a format that is as small already) the file is returned. Raises
-    ModelError and its kinds for a file that is no model.
+    The first call makes the copy and measures both, which takes some seconds. If no copy can be
+    made (a full disk, a format that is already as small), the file itself is returned. Raises
+    ModelError and its subclasses for a file that is not a model.
     """
     from filelock import FileLock
 
     if fastest_copy := known(path, config):
         return fastest_copy
     if not backends.of(path).requantizable(path):
-        keep(_key(path), {"faster": False})  # finding that out means reading the header
+        keep(_key(path), {"faster": False})  # next time the header need not be read for this
         return path
     copy = _copy_path(path)
     try:
@@ -74,10 +77,10 @@ def fastest(path: Path, config: EngineConfig) -> Path:
 
 
 def _decide(path: Path, copy: Path, config: EngineConfig) -> Path:
-    """Make the copy, and return it if it is faster, else the file."""
+    """Make the copy and measure it; return the copy if it is faster, otherwise the file."""
     key, faster = _key(path), None
     if not keep(key, {}):
-        return path  # otherwise it would be made at every load
+        return path  # nothing can be stored, so the copy would be made again at every load
     try:
         _make(path, copy)
         faster = _is_faster(copy, path, config)
@@ -96,7 +99,9 @@ def discard(copy: Path) -> None:
 
 
 def discard_copy_of(path: Path) -> int:
-    """Delete the copy of a file that is still there, if it has one; return the bytes it took."""
+    """Delete the copy of a file, if it has one; return the copy's bytes. Call this before the file
+    is deleted.
+    """
     copy = _copy_path(path)
     size, _ = _stamp(copy) or (0, 0)
     discard(copy)
@@ -104,12 +109,12 @@ def discard_copy_of(path: Path) -> int:
 
 
 def is_copy(path: Path) -> bool:
-    """Return whether a file is such a copy."""
+    """Return whether a file is a copy made by this module."""
     return path.parent == cache_folder("drafts")
 
 
 def known(path: Path, config: EngineConfig) -> Path | None:
-    """Return the result of `fastest` if it is decided already, else None."""
+    """Return the result of `fastest` if the decision was made earlier, else None."""
     engine = backends.of(path)
     if not engine.can_requantize():
         return path
@@ -130,13 +135,13 @@ def _key(path: Path) -> dict[str, Any]:
 
 
 def _copy_path(path: Path) -> Path:
-    """Return the path of a file's copy: one for each path, whatever its content was."""
+    """Return the path of a file's copy; it depends only on the file's path, not on its content."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     return cache_folder("drafts") / f"{path.stem}-q4_0-{digest[:8]}{path.suffix}"
 
 
 def _stamp(copy: Path) -> list[int] | None:
-    """Return size and time of a copy, None if there is none (it may have been deleted)."""
+    """Return the size and modification time (ns) of a copy, None if it does not exist."""
     try:
         stat = copy.stat()
     except OSError:
@@ -158,10 +163,11 @@ def _make(path: Path, copy: Path) -> None:
 
 
 def _is_faster(copy: Path, path: Path, config: EngineConfig) -> bool:
-    """Measure both in turns: return True if a token takes clearly less time, and reading no more.
+    """Measure both files in turns; return True if the copy takes clearly less time for one token
+    and no more time for reading a prompt.
 
-    What the copy costs is kept, so that it drafts from the first step on, unless other programs
-    were running.
+    The costs of a faster copy are stored, so that it can draft from the first step on; they are not
+    stored if other programs were using the CPU.
     """
     engine, settings = backends.of(path), replace(config, n_ctx=2 * max(READING))
     meter = LoadMeter()
@@ -185,7 +191,7 @@ def _is_faster(copy: Path, path: Path, config: EngineConfig) -> bool:
 
 
 class Copying:
-    """Makes the copy of a draft model in a process of its own, which can be ended at any time."""
+    """The work that makes a copy of a draft model, in a process that can be killed at any time."""
 
     doing = "making a copy of the draft model that this CPU may evaluate faster, once"
     urgent = False
@@ -195,7 +201,9 @@ class Copying:
         self._config = config
 
     def run(self, abort: Abort) -> bool:
-        """Find out what `fastest` returns; False if `abort` has ended it, and it begins anew."""
+        """Make the decision of `fastest`. Return False if `abort` ended it; the next call then
+        starts again from the beginning.
+        """
         if known(self._path, self._config) or available_memory() < 2 * self._path.stat().st_size:
             return True
         code = f"import sys; from {__name__} import main; main(*sys.argv[1:])"
@@ -203,7 +211,7 @@ class Copying:
         call = [sys.executable, "-c", code, str(self._path), settings]
         process = subprocess.Popen(
             call,
-            stdin=subprocess.PIPE,  # whose end tells it that this process is gone
+            stdin=subprocess.PIPE,  # when it closes, the new process knows that this one is gone
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONSAFEPATH": "1"},
@@ -224,7 +232,7 @@ class Copying:
 
 
 def _clean_up(copy: Path) -> None:
-    """Delete half a copy, unless another process is making it now."""
+    """Delete a partial copy, unless another process is making it now."""
     from filelock import FileLock, Timeout
 
     with contextlib.suppress(Timeout, OSError), FileLock(copy.with_suffix(".lock"), timeout=0):
@@ -237,7 +245,7 @@ def _end_with_parent() -> None:
 
 
 def main(path: str, config: str) -> None:
-    """Make the copy of a file at the lowest priority. config: EngineConfig's fields as JSON."""
+    """Make the copy of a file at a low priority. config: the fields of EngineConfig as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program that waits
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):

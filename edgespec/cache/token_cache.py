@@ -1,4 +1,4 @@
-"""A model and the exact tokens that its cache holds."""
+"""The token cache: a model together with the exact tokens that its KV cache holds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ..backends.features import Features, States
 from ..errors import Aborted, CannotTruncate
 from ..types import Abort, Outputs
 
-_RECENT = 64  # tokens: reading so many again, when a later request needs it, takes no time
+_RECENT = 64  # tokens: evaluating this many again, if a later request needs it, is quick
 
 
 class TokenCache:
-    """A model whose cache is kept equal to a prefix of some context, whatever the engine allows.
+    """A model whose cache always holds a prefix of a context; it can be shortened on any engine.
 
-    Where the engine cannot drop a tail (recurrent and hybrid models), `protect` takes a
-    checkpoint, and truncating goes back to it and evaluates again what is to stay. features: takes
-    the hidden states of the cached tokens.
+    If the engine cannot drop the last tokens (recurrent and hybrid models), `protect` takes a
+    checkpoint. `truncate` then restores the checkpoint and evaluates again the tokens that stay.
+    features: stores the hidden states of the cached tokens. tokens: the tokens in the cache.
     """
 
     def __init__(self, model: Model, features: Features | None = None) -> None:
@@ -31,8 +31,8 @@ class TokenCache:
         self._owner = ""
 
     def begin(self, owner: str) -> None:
-        """Begin a request. Tokens of another owner are dropped: what is reused of them, and how
-        fast a prompt is read, would tell how theirs begin.
+        """Begin a request. The tokens of a different owner are dropped: otherwise the number of
+        reused tokens, or the time to read the prompt, would tell how that owner's text begins.
         """
         if owner != self._owner:
             self.truncate(0)
@@ -47,22 +47,22 @@ class TokenCache:
         known: int = 0,
         abort: Abort | None = None,
     ) -> int:
-        """Drop what is not a prefix of a context and return how many tokens stay.
+        """Drop all cached tokens after the common prefix with a context; return how many stay.
 
-        The last token stays out: it is the one to be evaluated next. offset: so many tokens after
-        the first `n_sinks` are left out of the context. known: how many are certainly equal and
-        are not compared again.
+        The context's last token never stays in the cache: it is evaluated next. offset: the number
+        of tokens after the first `n_sinks` of the context that are left out of it. known: the
+        number of first tokens that are known to be equal and are not compared.
         """
         if self._nodes:
             self._settle()
-        self._forget_failed()  # an evaluation of somebody else's may have
+        self._forget_failed()  # another user of the model may have had a failed evaluation
         n = common_prefix(self.tokens, context, offset=offset, n_sinks=n_sinks, known=known)
         n = max(0, min(n, len(context) - offset - 1))
         self.truncate(n, abort)
         return n
 
     def truncate(self, n_past: int, abort: Abort | None = None) -> None:
-        """Keep the first `n_past` tokens."""
+        """Keep only the first `n_past` tokens."""
         if self._nodes:
             self._settle()
         n_past = min(n_past, len(self.tokens))
@@ -78,8 +78,9 @@ class TokenCache:
             self._replay(n_past, abort)
 
     def protect(self, n_next: int = 0) -> None:
-        """Take a checkpoint if the engine needs one to drop the tokens that come next: at most
-        `n_next` in one call, 0 for any number.
+        """Take a checkpoint if the engine needs one to drop the tokens that are evaluated next.
+
+        n_next: most tokens of the next call; 0 for any number of tokens and calls.
         """
         able, n = self.model.capabilities, len(self.tokens)
         is_recent = self._checkpoint is not None and n - self._checkpoint[0] < _RECENT
@@ -90,7 +91,7 @@ class TokenCache:
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Call `Model.decode`; `tokens` stays equal to the cache also when it fails."""
+        """Call `Model.decode`; `self.tokens` stays equal to the cache even if the call fails."""
         if self._nodes:
             self._settle()
         n_past = len(self.tokens)
@@ -107,7 +108,7 @@ class TokenCache:
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Call `Model.decode_tree`; the nodes are not among `tokens` before `keep`."""
+        """Call `Model.decode_tree`; `keep` then adds the accepted nodes to `self.tokens`."""
         if self._nodes:
             self._settle()
         n_before, n_past = len(tokens) - len(parents), len(self.tokens)
@@ -126,7 +127,7 @@ class TokenCache:
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Call `Model.grow`; if it fails, all nodes are gone."""
+        """Call `Model.grow`; if it fails, all nodes of the tree are dropped."""
         try:
             outputs = self.model.grow(tokens, parents, abort)
         except BaseException:
@@ -137,14 +138,14 @@ class TokenCache:
         return outputs
 
     def _forget_failed(self) -> None:
-        """Drop what a failed evaluation did not append."""
+        """Remove the tokens that a failed evaluation did not add to the model's cache."""
         del self.tokens[self.model.n_past :]
         self._forget_beyond(self.model.n_past)
         if self.features:
             self.features.truncate(len(self.tokens))
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make the nodes of a path of the tree just evaluated the end of the cache."""
+        """Append the nodes of a path to the cache, and drop the rest of the tree just evaluated."""
         nodes, self._nodes = self._nodes, []
         try:
             self.model.keep(path)
@@ -157,21 +158,21 @@ class TokenCache:
         self.tokens.extend([nodes[node] for node in path])
 
     def _settle(self) -> None:
-        """Drop a tree of which nothing was kept: its request has ended in between.
+        """Drop a tree for which `keep` was not called, because its request ended before that.
 
-        Somebody else may have cut the model since.
+        If another user of the model has truncated it since, the nodes are already gone.
         """
         if self.model.n_past == len(self.tokens) + len(self._nodes):
             self.keep(())
         self._nodes = []
 
     def _forget_beyond(self, n_past: int) -> None:
-        """Drop a checkpoint of tokens that are gone: it stands for another text."""
+        """Drop a checkpoint that holds more than `n_past` tokens: these are no longer cached."""
         if self._checkpoint and self._checkpoint[0] > n_past:
             self._checkpoint = None
 
     def _replay(self, n_past: int, abort: Abort | None) -> None:
-        """Go back to the checkpoint, or to nothing, and evaluate again what is to stay."""
+        """Restore the checkpoint, or an empty cache; evaluate again the tokens up to `n_past`."""
         wanted = self.tokens[:n_past]
         if self._checkpoint and self._checkpoint[0] <= n_past:
             kept, state = self._checkpoint
@@ -192,10 +193,11 @@ class TokenCache:
 def common_prefix(
     a: Sequence[int], b: Sequence[int], *, offset: int = 0, n_sinks: int = 0, known: int = 0
 ) -> int:
-    """Return the length of the common prefix of `a` and `b` without the `offset` tokens after its
-    first `n_sinks`; the first `known` are equal.
+    """Return the length of the common prefix of `a` and `b`, ignoring some tokens of `b`.
 
-    It makes no copies: contexts are long, and this is called at every step.
+    offset: the number of tokens of `b` to ignore after its first `n_sinks`. known: the number of
+    first tokens that are known to be equal. The function makes no copies: contexts are long, and it
+    is called at every step.
     """
     n = max(0, min(len(a), len(b) - offset))
     if offset:

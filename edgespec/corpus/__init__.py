@@ -1,1 +1,1 @@
-"""Text to draft from beside the conversation: documents and earlier answers, indexed and kept."""
+"""Texts to draft from besides the conversation: documents and earlier answers, indexed and kept."""

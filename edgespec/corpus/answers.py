@@ -1,4 +1,4 @@
-"""Earlier answers, to draft from: those of this process, and those kept on disk if wanted."""
+"""Earlier answers to draft from: those of this process and, if wanted, those kept on disk."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .suffix_array import LARGEST, SEPARATOR, SuffixArray, indexed
 logger = logging.getLogger("edgespec.corpus")
 
 JOURNAL = "answers.i32"  # in the folder of a vocabulary
-MOST_TOKENS = 1 << 18  # of all answers: 2 MB in memory, 1 MB on disk
-_MOST_BYTES = 16 * MOST_TOKENS  # of a file: it is shortened long before
-_LEAST_FRESH = 4096  # tokens of new answers that are indexed apart, so that each is indexed quickly
+MOST_TOKENS = 1 << 18  # most tokens of all answers: 2 MB in memory, 1 MB on disk
+_MOST_BYTES = 16 * MOST_TOKENS  # most bytes of a file, which is shortened long before
+_LEAST_FRESH = 4096  # tokens of new answers in a separate small index, which is quick to rebuild
 _MAGIC = b"EdgeAns1"  # a file of answers begins with it
 _END = np.array([SEPARATOR], "<i4").tobytes()
 
 
 class Answers:
-    """The last answers, at most `most` tokens of them; the least recently given go first.
+    """The latest answers, at most `most` tokens in all; the least recently given are dropped first.
 
-    journal: a file that they are read from and written to, None to keep them in memory only.
+    journal: the file that they are read from and written to, None to keep them only in memory.
     """
 
     def __init__(self, most: int = MOST_TOKENS, journal: Path | None = None) -> None:
         self._most = most
         self._journal = journal
-        self._texts: dict[bytes, None] = {}  # as int32, the least recently given first
-        self._size = 0  # of these, in bytes
+        self._texts: dict[bytes, None] = {}  # answers as int32, the least recently given first
+        self._size = 0  # bytes of all texts
         self._fresh: list[bytes] = []
         self._old: SuffixArray | None = None
         self._new: SuffixArray | None = None
@@ -43,21 +43,21 @@ class Answers:
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens that are remembered."""
+        """The number of tokens in all remembered answers."""
         return self._size // 4
 
     @property
     def arrays(self) -> list[SuffixArray]:
-        """The indexes to look in, the newest answers first."""
+        """The indexes to search, that of the newest answers first."""
         return [array for array in (self._new, self._old) if array]
 
     def write(self, tokens: Sequence[int]) -> None:
-        """Write an answer to the journal, if there is one; it is not looked up before `add`."""
+        """Write an answer to the journal, if there is one; only `add` adds it to the indexes."""
         if self._journal:
             _append(self._journal, _bytes(tokens), 4 * self._most)
 
     def add(self, answers: Iterable[Sequence[int]]) -> None:
-        """Remember answers. One that was given before is now the latest."""
+        """Add answers to the indexes. An answer that was given before becomes the latest."""
         texts = [text for text in map(_bytes, answers) if self._take(text)]
         if not texts:
             return
@@ -68,7 +68,7 @@ class Answers:
             self._new = _index(self._fresh)
 
     def _take(self, text: bytes) -> bool:
-        """Take an answer as the latest; return False if it was there."""
+        """Store an answer as the latest one; return False if it was stored before."""
         there = text in self._texts
         self._texts.pop(text, None)
         self._texts[text] = None
@@ -93,8 +93,8 @@ def _index(texts: Collection[bytes]) -> SuffixArray | None:
 
 
 def _read(path: Path) -> list[bytes]:
-    """Return the answers of a file, the oldest first; none of a foreign file, and none that holds
-    what is no token.
+    """Return the answers in a file, the oldest first. Answers with an invalid token are left out;
+    a file of a different format gives none.
     """
     data = kept_files.load(path, _checked, "answers are remembered anew", is_users=True)
     if data is None:
@@ -113,13 +113,13 @@ def _checked(path: Path) -> bytes:
 
 
 def _append(path: Path, text: bytes, most: int) -> None:
-    """Add an answer to a file, and shorten that to `most` bytes where it is half as large again."""
+    """Append an answer to a file; shorten the file to `most` bytes once it is 1.5 times as long."""
     try:
         if _is_whole(path) and path.stat().st_size < 3 * most // 2:
             with path.open("ab") as file:
                 file.write(text + _END)
             return
-        texts, size = {text: None}, len(text)  # the latest first
+        texts, size = {text: None}, len(text)  # answers, the latest first
         for earlier in reversed(_read(path)):
             if size + len(earlier) <= most and earlier not in texts:
                 texts[earlier] = None
@@ -131,7 +131,7 @@ def _append(path: Path, text: bytes, most: int) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return True if a file of answers ends after one."""
+    """Return True if a file of answers is intact: it ends directly after an answer."""
     if not path.is_file():
         return False
     with contextlib.suppress(OSError), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Documents on disk: tokenised once, indexed, and mapped into memory to draft from."""
+"""Collections of documents on disk: tokenised once, indexed, mapped into memory to draft from."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .suffix_array import SEPARATOR, SuffixArray, suffix_order
 
 logger = logging.getLogger("edgespec.corpus")
 
-ADDED = "added"  # the collection of `edgespec corpus add`; others are named for single runs
-_MOST_NAMED = 8  # of those, kept for a vocabulary; what was used least recently goes first
+ADDED = "added"  # the collection of `edgespec corpus add`; all others belong to single runs
+_MOST_NAMED = 8  # collections of single runs kept for a vocabulary, the most recently used ones
 _VERSION = 1
 _MOST_MANIFEST = 64 << 20  # bytes
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _END = np.array([SEPARATOR], np.int32)
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are tokenised, and with those that will be."""
+"""A function called with the number of bytes processed so far and the total number."""
 
 
 class Document(msgspec.Struct, frozen=True, array_like=True):
-    """A file: its tokens are `first` … first + n_tokens - 1 of the collection."""
+    """A file in a collection: it has the tokens `first` … first + n_tokens - 1."""
 
     path: str
     size: Count
@@ -48,8 +48,9 @@ class Document(msgspec.Struct, frozen=True, array_like=True):
 class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-corpus"):
     """Documents that were tokenised with one vocabulary.
 
-    name: ADDED, or another one. model: with whose tokenizer, in words. roots: the files and folders
-    that were named. data: the file of tokens and their order, int32 [2, n_tokens].
+    name: ADDED, or the name of a collection for single runs. model: the name of the model whose
+    tokenizer was used. roots: the files and folders that the user named. data: the name of the file
+    with the tokens and their suffix order, int32 [2, n_tokens].
     """
 
     version: int
@@ -61,9 +62,9 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
     documents: tuple[Document, ...]
 
     def tokens(self, folder: Path) -> np.ndarray:
-        """Return the tokens and their order, int32 [2, n_tokens], mapped from the file in `folder`.
+        """Return the tokens and their suffix order, int32 [2, n_tokens], mapped from the file.
 
-        Raises ValueError or OSError for a file that is damaged.
+        folder: the folder that the file is in. Raises ValueError or OSError if it is damaged.
         """
         path = folder / self.data
         if Path(self.data).name != self.data or not _has_size(path, self.n_tokens):
@@ -74,8 +75,9 @@ class Collection(msgspec.Struct, frozen=True, tag_field="format", tag="edgespec-
 
 
 class Made(NamedTuple):
-    """A collection that was made. n_tokenised: files that had to be. left_out: files by reason.
-    unreadable: files and folders that could not be read.
+    """The result of making a collection. n_tokenised: the number of files that had to be tokenised.
+    left_out: the number of skipped files by reason. unreadable: the files and folders that could
+    not be read.
     """
 
     collection: Collection
@@ -84,7 +86,7 @@ class Made(NamedTuple):
     unreadable: list[Path]
 
     def without_text(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-        """Return those of the files and folders `paths` in which no text was found."""
+        """Return those files and folders among `paths` in which there was no text."""
         texts = [Path(each.path) for each in self.collection.documents if each.n_tokens]
         return [
             str(path)
@@ -101,10 +103,10 @@ def make(
     model: str = "",
     progress: Progress = lambda done, total: None,
 ) -> Made:
-    """Tokenise and index the files and folders `paths`, and keep that as the collection `name`.
+    """Tokenise and index the files and folders `paths`; store the result as the collection `name`.
 
     A file that was tokenised with this vocabulary before, and has not changed, is not tokenised
-    again. Raises ConfigError if there is no text, or more than is taken.
+    again. Raises ConfigError if there is no text or too much text.
     """
     roots, where = tuple(map(str, located(paths))), vocabulary_folder(tokenizer)
     files = find(roots)
@@ -128,7 +130,7 @@ def make(
 
 
 class _Reader:
-    """Reads files into arrays of tokens, each text once."""
+    """Reads files into arrays of tokens; files with the same content are stored once."""
 
     def __init__(self, tokenizer: Tokenizer, where: Path, total: int, progress: Progress) -> None:
         self._tokenizer, self._total, self._progress = tokenizer, total, progress
@@ -137,8 +139,8 @@ class _Reader:
         self.left_out: Counter[str] = Counter()
         self.unreadable: list[Path] = []
         self.n_tokens = self.n_tokenised = self._done = 0
-        self._places: dict[str, tuple[int, int]] = {}  # by digest, of texts that are here already
-        self._kept: dict[str, np.ndarray] = {}  # by digest, of texts that were tokenised before
+        self._places: dict[str, tuple[int, int]] = {}  # texts in `parts`, by digest
+        self._kept: dict[str, np.ndarray] = {}  # tokens of texts tokenised earlier, by digest
         self._digests: dict[tuple[str, int, int], str] = {}
         for collection in collections(where):
             try:
@@ -157,7 +159,7 @@ class _Reader:
                 self._digests[known.path, known.size, known.mtime_ns] = known.digest
 
     def read(self, path: Path, stat: os.stat_result) -> None:
-        """Take a file as it is now."""
+        """Add a file as it is now."""
         self._done += stat.st_size
         digest, data = self._digests.get((str(path), stat.st_size, stat.st_mtime_ns)), b""
         if digest is None:
@@ -202,11 +204,11 @@ def add(
     model: str = "",
     progress: Progress = lambda done, total: None,
 ) -> Made:
-    """Add files and folders to the collection that is drafted from at all times.
+    """Add files and folders to the collection ADDED, which every run drafts from by default.
 
-    Those that were added before are read again if they have changed, and leave it if they are gone.
-    Raises ConfigError as `make` does, and where none of `paths` has a text; what was added before
-    stays.
+    Files that were added before are read again if they have changed, and removed from the
+    collection if they no longer exist. Raises ConfigError as `make` does, and if there is no text
+    in any of `paths`; files that were added before then stay.
     """
     before = _opened(vocabulary_folder(tokenizer), ADDED)
     earlier = [root for root in (before.roots if before else ()) if _is_there(root)]
@@ -225,13 +227,15 @@ def _is_there(root: str) -> bool:
 
 
 def listed(paths: Sequence[Path], most: int = 5) -> str:
-    """Return the first `most` paths as text, and how many more there are."""
+    """Return a text with the first `most` paths and the number of further ones."""
     more = f" and {len(paths) - most} more" if len(paths) > most else ""
     return ", ".join(map(str, paths[:most])) + more
 
 
 def added(tokenizer: Tokenizer) -> SuffixArray | None:
-    """Return what `edgespec corpus add` has added for this vocabulary, None for nothing."""
+    """Return the index of all that `edgespec corpus add` added for this vocabulary, None if there
+    is nothing.
+    """
     if not folder().is_dir():
         return None
     where = vocabulary_folder(tokenizer)
@@ -239,7 +243,7 @@ def added(tokenizer: Tokenizer) -> SuffixArray | None:
 
 
 def named(tokenizer: Tokenizer, paths: Sequence[str | os.PathLike[str]]) -> SuffixArray | None:
-    """Return the documents at `paths` as they are now; what has changed is tokenised.
+    """Return an index of the documents at `paths` as they are now; only new texts are tokenised.
 
     Raises ConfigError as `make` does.
     """
@@ -259,14 +263,14 @@ def named(tokenizer: Tokenizer, paths: Sequence[str | os.PathLike[str]]) -> Suff
 
 
 def _is_current(collection: Collection, roots: Sequence[str]) -> bool:
-    """Return True if no file has come, gone or changed since a collection was made."""
+    """Return True if no file was added, deleted or changed since a collection was made."""
     files = find(roots).files.items()
     now = {(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files}
     return now == {(d.path, d.size, d.mtime_ns) for d in collection.documents}
 
 
 def _opened(where: Path, name: str) -> Collection | None:
-    """Return a collection, None if there is none, or none that can be read: that is logged."""
+    """Return a stored collection, None if there is none; log it if one cannot be read."""
 
     def read(path: Path) -> Collection:
         collection = kept_files.read_json(path, Collection, _MOST_MANIFEST)
@@ -289,14 +293,14 @@ def _array(where: Path, collection: Collection | None) -> SuffixArray | None:
 
 
 def collections(where: Path) -> Iterator[Collection]:
-    """Yield the collections in the folder of a vocabulary."""
+    """Yield the readable collections in the folder of a vocabulary."""
     for manifest in kept_files.matching(where, "*.json"):
         if opened := _opened(where, manifest.stem):
             yield opened
 
 
 def _has_size(path: Path, n_tokens: int) -> bool:
-    """Return True if a file of tokens and their order is there as a whole."""
+    """Return True if a file of tokens and their order exists and has its full size."""
     return path.is_file() and path.stat().st_size == 8 * n_tokens
 
 
@@ -305,7 +309,7 @@ def _manifest(where: Path, name: str) -> Path:
 
 
 def delete(*paths: Path) -> int:
-    """Delete files and return their size; one that is in use on Windows stays."""
+    """Delete files and return the number of bytes freed; on Windows, a file in use stays."""
     freed = 0
     for path in paths:
         with contextlib.suppress(OSError):

@@ -15,20 +15,20 @@ from .. import kept_files
 from ..errors import ConfigError
 from ..named_files import expanded
 
-MOST_FILE = 8 << 20  # bytes of a file that is found in a folder
-MOST_TEXT = 200 << 20  # bytes of all files together
+MOST_FILE = 8 << 20  # most bytes of a file inside a named folder
+MOST_TEXT = 200 << 20  # most bytes of all files together
 CHAT = "edgespec-chat"  # the "format" of a chat that was saved with /save
-_SKIPPED = ("node_modules", "__pycache__", "site-packages")  # folders of other people's texts
+_SKIPPED = ("node_modules", "__pycache__", "site-packages")  # folders that the user did not write
 _LARGE = f"larger than {MOST_FILE >> 20} MB"
 NO_TEXT = "empty or no text"
 _LINKS, _SPECIAL = "links", "pipes, sockets and devices"
-_HEAD = 8192  # bytes of a file that are looked at to see that it is no text
+_HEAD = 8192  # first bytes of a file, in which a NUL byte shows that it is binary
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files that were found. left_out: how many were not taken, by reason. unreadable: files
-    and folders that could not be read.
+    """The result of a search for files. left_out: the number of files and folders that were
+    skipped, by reason. unreadable: the files and folders that could not be read.
     """
 
     files: dict[Path, os.stat_result] = field(default_factory=dict)
@@ -42,10 +42,10 @@ class Found:
 
 
 def located(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files and folders that are named, as absolute paths.
+    """Return the given files and folders as absolute paths.
 
-    Raises ConfigError for one that is not there or cannot be reached, an empty one, and one that is
-    not UTF-8.
+    Raises ConfigError for a path that does not exist or cannot be reached, that is empty, or that
+    is not UTF-8.
     """
     return [_located(os.fspath(path)) for path in paths]
 
@@ -68,7 +68,7 @@ def _located(named: str) -> Path:
 
 
 def _is_utf8(name: str) -> bool:
-    """Return False for a name that Python holds in surrogates, which JSON cannot have."""
+    """Return False for a name that is not UTF-8: its surrogates in Python cannot go into JSON."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -77,11 +77,12 @@ def _is_utf8(name: str) -> bool:
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> Found:
-    """Return the files that are named, and those in folders that are named, and in theirs.
+    """Return the named files, and all files in the named folders and their subfolders.
 
-    In folders, hidden names, links, files of more than 8 MB, binary ones and names that are not
-    UTF-8 are left out, and what others wrote: node_modules, site-packages, virtual environments.
-    So is what cannot be read. Raises ConfigError as `located` does, and for more text than 200 MB.
+    In folders, these are left out: hidden names, links, files of more than 8 MB, binary files,
+    names that are not UTF-8, and installed packages (node_modules, site-packages, virtual
+    environments). Files that cannot be read are left out, too. Raises ConfigError as `located`
+    does, and for more than 200 MB of text.
     """
     found = Found()
     for path in located(paths):
@@ -140,21 +141,21 @@ def _take(
 
 
 def read(path: Path, status: os.stat_result) -> bytes:
-    """Return what a file holds now. Raises OSError if it cannot be read any more, and ValueError if
-    it is no regular file any more or much larger than it was.
+    """Return the present content of a file. Raises OSError if it can no longer be read, and
+    ValueError if it is no longer a regular file, or if it has grown above 8 MB.
     """
     return kept_files.read(path, max(MOST_FILE, status.st_size))
 
 
 def _is_binary(path: Path) -> bool:
-    """Return True if a file begins with what texts do not have. Raises as `read`."""
+    """Return True if the first bytes of a file have a NUL byte. Raises errors as `read` does."""
     with kept_files.open_regular(path) as file:
         return b"\0" in file.read(_HEAD)
 
 
 def texts_of(data: bytes) -> list[str]:
-    """Return the texts in a file: each message of a saved chat, or else the file as it is; none
-    if it is no UTF-8 text.
+    """Return the texts in a file: the messages of a saved chat, or else the whole file; [] if it is
+    not UTF-8 text.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -166,7 +167,7 @@ def texts_of(data: bytes) -> list[str]:
 
 
 def _messages(text: str) -> list[str]:
-    """Return the messages of a saved chat, none if it is something else."""
+    """Return the messages of a saved chat, [] if the text is anything else."""
     if CHAT not in text[:200]:
         return []
     try:

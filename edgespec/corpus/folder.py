@@ -1,4 +1,4 @@
-"""The folder that documents and answers are kept in: private."""
+"""The private folder in which documents and answers are kept."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..backends.base import Tokenizer
 from ..device import data_folder
 
 _PROBE = 'for i in range(10):  # "Größe", 1.5 km, naïve Café – don\'t\n\treturn {x: 2024}\n\n'
-_ENTRIES = (*range(256), *range(256, 64_000, 37))  # the ids whose texts stand for a vocabulary
+_ENTRIES = (*range(256), *range(256, 64_000, 37))  # the ids whose texts identify a vocabulary
 
 
 def folder() -> Path:
-    """Return the folder: $EDGESPEC_CORPUS, or else "corpus" in the user's data."""
+    """Return the folder of the corpus: $EDGESPEC_CORPUS, or else "corpus" in the user's data."""
     return data_folder("corpus")
 
 
 def vocabulary_folder(tokenizer: Tokenizer) -> Path:
-    """Return the folder of a vocabulary, which all quantisations of a model share."""
+    """Return the corpus folder of a vocabulary; all quantisations of a model share it."""
     digest = hashlib.sha256()
     for token in itertools.takewhile(tokenizer.vocab_size.__gt__, _ENTRIES):
         text = tokenizer.token_text(token)

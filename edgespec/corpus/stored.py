@@ -1,4 +1,4 @@
-"""Lists and deletes the texts that are kept on this disk to draft from."""
+"""Listing and deleting the texts that are kept on this disk to draft from."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .folder import folder
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Documents or answers on disk, tokenised with one vocabulary, or tokens learned of a model.
+    """Documents or answers on disk, tokenised with one vocabulary, or tokens learned for a model.
 
     kind: "added", "named" (for single runs), "answers" or "tokens". vocabulary: the name of the
-    file for "tokens", else of the folder. model: with whose tokenizer, in words; "" for one that
-    nobody named. roots: the files and folders. size: bytes on disk.
+    file for "tokens", otherwise of the vocabulary's folder. model: the name of the model whose
+    tokenizer was used, "" if it is not known. roots: the files and folders that were named. size:
+    bytes on disk.
     """
 
     kind: str
@@ -34,7 +35,7 @@ class Stored:
 
 
 def stored() -> list[Stored]:
-    """Return the documents and answers that are kept."""
+    """Return the documents and answers that are kept on this disk."""
     entries = []
     for where in _vocabularies():
         models = set()
@@ -54,7 +55,7 @@ def stored() -> list[Stored]:
 
 
 def clear() -> int:
-    """Delete all documents and answers that are kept; return the bytes that are free now."""
+    """Delete all documents and answers that are kept; return the number of bytes freed."""
     freed = 0
     for where in _vocabularies():
         ours = (where.glob(form) for form in ("*.json", "*.i32", f"{NEW}*", "*.damaged"))
@@ -65,6 +66,6 @@ def clear() -> int:
 
 
 def _vocabularies() -> list[Path]:
-    """Return the folders that are ours: what others put beside them stays."""
+    """Return the folders of vocabularies; other files and folders next to them are not touched."""
     there = kept_files.matching(folder(), "*")
     return [path for path in there if re.fullmatch(r"[0-9a-f]{16}", path.name)]

@@ -1,7 +1,8 @@
-"""A suffix array: where every ending of a long text is found, for eight bytes a token.
+"""A suffix array: an index that finds the last tokens of a context in a long text.
 
-An automaton (drafters.suffix) grows with a conversation but takes hundreds of bytes a token. A
-suffix array (Manber and Myers 1993) is made once and may stay on disk, mapped into memory.
+It takes eight bytes a token. The automaton in drafters.suffix can grow with a conversation but
+takes hundreds of bytes a token. A suffix array (Manber and Myers 1993) is made once and can stay on
+disk, mapped into memory.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SEPARATOR = -1  # after every text: nothing that is found goes beyond it
-LARGEST = (1 << 20) - 2  # of all ids: with 1 added it has _BITS bits
-MIN_MATCH = 3  # shortest ending that is looked for, in tokens
-_DEPTH = 16  # tokens that endings are sorted by
-_LENGTHS = (MIN_MATCH, 4, 5, 6, 8, 11, _DEPTH)  # of endings that are looked for
-_CHUNK = 1 << 20  # places that are sorted at once, unless more begin with the same token
-_BITS = 20  # of a token in a sorting key
-_SAMPLE = 64  # places looked at where more match
+SEPARATOR = -1  # follows every text: no match goes beyond it
+LARGEST = (1 << 20) - 2  # largest token id: with 1 added it has _BITS bits
+MIN_MATCH = 3  # fewest tokens of a match
+_DEPTH = 16  # number of tokens by which places are sorted
+_LENGTHS = (MIN_MATCH, 4, 5, 6, 8, 11, _DEPTH)  # the lengths of matches that are tried
+_CHUNK = 1 << 20  # most places sorted at once, unless more begin with the same token
+_BITS = 20  # bits of a token in a sorting key
+_SAMPLE = 64  # most places that are counted if more match
 
 
 class Match(NamedTuple):
-    """The places low … high - 1 of a suffix array, where the same `length` tokens stand."""
+    """A range low … high - 1 of a suffix array: places that begin with the same `length` tokens."""
 
     low: int = 0
     high: int = 0
@@ -35,11 +36,11 @@ NO_MATCH = Match()
 
 
 class SuffixArray:
-    """The places of a text in the order of what stands there.
+    """All places (token positions) of a text, sorted by the tokens that begin there.
 
-    tokens: int32 [n], ids or SEPARATOR, which is the last one. order: int32 [n], from
-    `suffix_order`. Both may be read-only and mapped from a file; wrong values in it make wrong
-    guesses and no errors.
+    tokens: int32 [n], ids and SEPARATOR; the last one is SEPARATOR. order: int32 [n], from
+    `suffix_order`. Both may be read-only and mapped from a file; wrong values in the file cause
+    wrong guesses but no errors.
     """
 
     def __init__(self, tokens: np.ndarray, order: np.ndarray) -> None:
@@ -52,8 +53,9 @@ class SuffixArray:
         return self._n
 
     def find(self, ending: Sequence[int], most: int = _DEPTH) -> Match:
-        """Return the places of the longest end of `ending` that the text has, of those of 3, 4, 5,
-        6, 8, 11 and 16 tokens and at most `most`; NO_MATCH if it has none of them.
+        """Return the places of the longest end of `ending` that occurs in the text, else NO_MATCH.
+
+        Only ends of 3, 4, 5, 6, 8, 11 and 16 tokens are tried, and none longer than `most`.
         """
         longest = NO_MATCH
         lengths = [length for length in _LENGTHS if length <= min(most, len(ending))]
@@ -68,12 +70,12 @@ class SuffixArray:
         return longest
 
     def narrow(self, match: Match, token: int) -> Match:
-        """Return those places of a match where `token` follows."""
+        """Return the places of a match at which `token` follows; NO_MATCH if there are none."""
         low, high, length = match
         if low == high:
             return NO_MATCH
         if length >= _DEPTH:
-            low = high - 1  # after so many tokens they are in no order: the latest
+            low = high - 1  # beyond _DEPTH tokens they are not sorted: take the latest
         if high - low > 1:
             tokens, order, n = self._tokens, self._order, self._n
 
@@ -87,8 +89,9 @@ class SuffixArray:
         return Match(low, high, length + 1) if low < high else NO_MATCH
 
     def continuations(self, match: Match, limit: int) -> list[tuple[int, int, int]]:
-        """Return up to `limit` (token, hits, times): what follows a match, the most frequent first,
-        `hits` times out of `times`. Of many places a sample counts.
+        """Return up to `limit` tokens that follow a match, the most frequent first, as triples
+        (token, hits, times): the token follows at `hits` of `times` places. If there are many
+        places, only a sample of them is counted.
         """
         low, high, length = match
         if low == high:
@@ -103,7 +106,7 @@ class SuffixArray:
         return [(token, hits, len(places)) for token, hits in counts.most_common(limit)]
 
     def _places(self, wanted: list[int]) -> Match | None:
-        """Return the places of exactly these tokens, None if there are none."""
+        """Return the places at which all these tokens occur, None if there are none."""
         tokens, length = self._tokens, len(wanted)
 
         def standing(start: int) -> Any:
@@ -120,23 +123,23 @@ class SuffixArray:
 
 
 def indexed(texts: Sequence[np.ndarray]) -> SuffixArray:
-    """Return a suffix array of texts, int32 arrays of token ids."""
+    """Return a suffix array of `texts`, which are int32 arrays of token ids."""
     end = np.array([SEPARATOR], np.int32)
     tokens = np.concatenate([part for text in texts for part in (text, end)] or [end])
     return SuffixArray(tokens, suffix_order(tokens))
 
 
 def suffix_order(tokens: np.ndarray) -> np.ndarray:
-    """Return the places of a text, int32 [n], in the order of the 16 tokens from each on; equal
-    ones as they stand.
+    """Return the places of a text, int32 [n], sorted by the 16 tokens that begin at each place;
+    equal ones stay in the order of the text.
 
-    tokens: int32 [n]. Besides these it takes about 100 MB, however long the text is. Raises
-    ValueError for ids above LARGEST.
+    tokens: int32 [n]. Sorting takes about 100 MB of additional memory, however long the text is.
+    Raises ValueError for ids above LARGEST.
     """
     if len(tokens) and not SEPARATOR <= tokens.min() <= tokens.max() <= LARGEST:
         raise ValueError(f"a token id is not in -1 … {LARGEST}")
     order = np.empty(len(tokens), np.int32)
-    ends = np.cumsum(np.bincount(tokens + 1))  # how many begin with this token or a smaller one
+    ends = np.cumsum(np.bincount(tokens + 1))  # number of places with this token or a smaller one
     done = first = 0
     while done < len(tokens):
         last = max(first + 1, int(np.searchsorted(ends, done + _CHUNK, side="right")))
@@ -147,8 +150,8 @@ def suffix_order(tokens: np.ndarray) -> np.ndarray:
 
 
 def _sorted(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Sort places by two tokens at a time; only those that are alike so far are sorted on."""
-    alike = np.arange(len(places))  # of `places`, in groups
+    """Sort places by two tokens at a time; only places that are still equal are sorted further."""
+    alike = np.arange(len(places))  # indices into `places` of those that are equal, by group
     group = np.zeros(len(places), np.int64)
     for depth in range(0, _DEPTH, 2):
         if not len(alike):
@@ -169,7 +172,7 @@ def _sorted(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the tokens at these places, counted from 0 for SEPARATOR, which follows the end."""
+    """Return the tokens at these places plus 1: 0 is SEPARATOR, also for places beyond the end."""
     inside = places < len(tokens)
     values = tokens[np.where(inside, places, 0)].astype(np.int64) + 1
     return np.where(inside, values, 0)

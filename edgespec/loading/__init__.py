@@ -1,1 +1,1 @@
-"""The only place that puts concrete parts together."""
+"""Loading and connecting: the only package that puts concrete parts together."""

@@ -1,4 +1,4 @@
-"""Drafters, policy and verifier become an engine: for targets here, elsewhere and replayed."""
+"""Making an engine from drafters, policy and verifier, for local, remote and replayed targets."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from ..verifiers.local import LocalVerifier
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The parts that decide and draft.
+    """The drafters and the policy of an engine.
 
-    summary: what they draft from, in words. rates: what they have learned of whose answers.
+    summary: a description of what they draft from. rates: the acceptance rates and other things
+    that they have learned, kept apart for each owner of requests.
     """
 
     drafters: Sequence[Drafter]
@@ -43,7 +44,7 @@ class Speculation:
     rates: OwnRates
 
     def session(self, verifier: Verifier, **options: Any) -> Session:
-        """Return the loop with a verifier; `options` as in Session."""
+        """Return the generation loop of these parts with a verifier; `options` as in Session."""
         return Session(
             verifier,
             self.drafters,
@@ -54,13 +55,14 @@ class Speculation:
 
 
 def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculation:
-    """Put together the parts that a configuration asks for.
+    """Make the drafters and the policy that a configuration asks for.
 
     costs: returns the costs of evaluations; it is called only if each step decides by them.
-    Raises ConfigError for unknown drafters and options, and for a drafter that lacks its model.
+    Raises ConfigError for unknown drafters and options, and for a drafter without the model that it
+    needs.
     """
     config, entries = context.config, _entries(context)
-    # what only trees can show, or several choices of a model
+    # leaves matter only if a drafter makes trees or a model guesses several tokens after one text
     trees = any(entry.trees for entry in entries) or config.options.get("top_k", 1) != 1
     asked = PolicyContext(config, costs, context.max_leaves if trees or not config.fixed else 1)
     drafters.check_options(config.options, entries, policies.entry(asked).options)
@@ -76,8 +78,11 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
-    """Return the drafters that are asked for, without one that lacks its draft model or has nothing
-    to remember, and with "auto" without those for trees that the target does not evaluate.
+    """Return the drafters that are asked for and can draft here.
+
+    Left out are: "memory" if there is nothing to remember; drafters that need a draft model if none
+    is loaded, unless only such drafters are asked for; and, with the method "auto", drafters of
+    trees if the target evaluates only chains.
     """
     entries = drafters.chosen(context.config.method)
     entries = [e for e in entries if e.name != "memory" or context.config.has_memory]
@@ -101,9 +106,9 @@ def configured(
     given: SpeculativeConfig | Mapping[str, Any] | None,
     draft: str | os.PathLike[str] | None = None,
 ) -> SpeculativeConfig:
-    """Return the configuration, with a draft model named by `draft` in its `model`.
+    """Return the speculative configuration; its `model` is `draft` if that names a draft model.
 
-    Raises ConfigError for unknown names, and for a draft model that nothing would use.
+    Raises ConfigError for unknown names, and for a configured draft model that nothing would use.
     """
     config = (
         given
@@ -142,13 +147,13 @@ def assemble(
     loading: LoadMeter | None = None,
     **options: Any,
 ) -> Engine:
-    """Make an engine from models that are loaded: the toy backend, or one of your own.
+    """Make an engine from loaded models, of the toy backend or of a backend of your own.
 
-    draft_model: closed with the engine, at once if the method uses none.
-    profile: costs of evaluations; None measures them now, if each step decides by them. Costs may
-    become known later: until then it decodes plainly.
-    kept: what was learned in earlier processes, and keeps it for later ones; None for nothing.
-    loading: what has watched the system since before the models were loaded.
+    draft_model: it is closed with the engine, or at once if the method uses no draft model.
+    profile: the costs of evaluations; None measures them now, if each step decides by them. A Costs
+    may become known later; until then the engine decodes plainly.
+    kept: gives what was learned in earlier processes and stores it for later ones; None for
+    neither. loading: a LoadMeter that was made before the models were loaded.
     options: `on_busy`, `description`, `works` and `sampling` of Engine. Requests are greedy unless
     they or `sampling` say otherwise.
     """
@@ -163,7 +168,7 @@ def assemble(
         draft_model.close()
         draft_model = None
     states, requires = Features(), Requires()
-    if isinstance(draft_model, Head):  # what the switch takes is taken at load
+    if isinstance(draft_model, Head):  # switching hidden states on takes time: do it at load
         requires = Requires(draft_model.layers, draft_model.n_states)
     governor = governor_of(target, (target, draft_model), loading)
     return assemble_with(
@@ -200,11 +205,11 @@ def assemble_with(
     kept: Kept | None = None,
     **options: Any,
 ) -> Engine:
-    """Make an engine with a verifier, wherever its target is; the engine closes all models.
+    """Make an engine with a verifier whose target may be on any machine; it closes all models.
 
-    verifier: returns it, told if there may be drafts. context: with a tokenizer. costs: as for
-    `speculate`. governor: chooses the threads of this process's models. kept, options: as for
-    `assemble`.
+    verifier: returns the verifier; its argument is True if there may be drafts. context: must have
+    a tokenizer. costs: as for `speculate`. governor: chooses the number of threads of the models in
+    this process. kept, options: as for `assemble`.
     """
     assert context.tokenizer is not None
     made = speculate(context, costs)
@@ -225,7 +230,7 @@ def assemble_with(
 
 
 def local_verifier(target: Model, governor: ThreadGovernor | None, **options: Any) -> LocalVerifier:
-    """Return a verifier with a target whose threads a governor chooses, if there is one.
+    """Return a verifier for a target in this process; `governor`, if any, chooses its threads.
 
     options: further arguments of LocalVerifier.
     """
@@ -236,7 +241,7 @@ def local_verifier(target: Model, governor: ThreadGovernor | None, **options: An
 
 
 def _costs(given: Profile | Costs | None, target: Model, draft: Model | None) -> Costs:
-    """Return the costs that are given, or those of models that no file stands for: not kept."""
+    """Return the given costs, or measure them now; without files, they are not kept on disk."""
     if given is not None:
         return given if isinstance(given, Costs) else Costs(given)
     curve = measure(target, budget_s=1)

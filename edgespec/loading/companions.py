@@ -1,6 +1,6 @@
-"""The draft models and heads on this disk that may draft for a target, and which of them is taken.
+"""Companions: the draft models and heads on this disk that can draft for a target, and the choice.
 
-Headers alone are read. One is loaded: memory is scarce.
+Only the headers of their files are read. Only one companion is loaded, because memory is scarce.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ logger = logging.getLogger("edgespec.loading")
 Role = Literal["head", "mtp", "sibling"]
 
 PRIORS: Mapping[Role, float] = {"head": 1.3, "mtp": 1.2, "sibling": 1.1}
-"""The gain that is expected of what was never measured: it only says what is tried first."""
+"""The gain expected of a companion that was never measured; it decides which is tried first."""
 
-LEAST_GAIN = 1.02  # less is no gain
-ENOUGH = 8  # answers: fewer say little
-FORGOTTEN_S = 30 * 86400.0  # after which what did not gain is tried again
-_CPU_SHARE = 5  # on CPUs what reads more than a fifth of the target's bytes hardly pays
+LEAST_GAIN = 1.02  # a smaller speedup does not count as a gain
+ENOUGH = 8  # answers after which a measured gain counts
+FORGOTTEN_S = 30 * 86400.0  # after this time, a companion without gain is tried again
+_CPU_SHARE = 5  # on CPUs, reading more than a fifth of the target's bytes is rarely worth its time
 _SIDECAR = re.compile(r"(mtp|eagle\d?|dflash)-(.+)\.gguf", re.I)
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """Something on this disk that may draft for a target. read_size: bytes that a guess reads."""
+    """A head or draft model on this disk that can draft for a target. read_size: the bytes that it
+    reads for each guess.
+    """
 
     path: Path
     role: Role
@@ -48,9 +50,9 @@ class Companion:
 
 
 def found(reference: Reference, path: Path) -> list[Companion]:
-    """Return what may draft for a target: heads, MTP layers, draft models, each best first.
+    """Return a target's companions: heads, then MTP layers, then draft models, each best first.
 
-    reference: the target as the user named it. What cannot be read is left out.
+    reference: the target as the user named it. Files that cannot be read are left out.
     """
     own = [path] if has_own_head(path) else []
     each_head = itertools.chain(own, _heads(reference, path))
@@ -71,8 +73,8 @@ def ranked(
 ) -> list[Companion]:
     """Return the companions that are worth loading, best first.
 
-    gains: what was measured, by path; the others stand at the prior of their role. most_bytes: that
-    a guess may read. needed: one is asked for, so none is left out.
+    gains: the measured gains by path; all others get the prior of their role. most_bytes: most
+    bytes that a guess may read. needed: True if the user asked for one, so none is left out.
     """
 
     def worth(companion: Companion) -> float:
@@ -89,7 +91,7 @@ def ranked(
 def best(
     reference: Reference, path: Path, config: EngineConfig, *, needed: bool = False
 ) -> list[Path]:
-    """Return the files that may draft for a target with these settings, best first.
+    """Return the files of companions worth loading for a target with these settings, best first.
 
     needed: as in `ranked`.
     """
@@ -99,8 +101,10 @@ def best(
 
 
 def measured(target: Path, candidates: Iterable[Companion]) -> dict[Path, float]:
-    """Return the measured gains of companions over plain decoding, by path; none of one that was
-    measured for a few answers only, or did not gain long ago.
+    """Return the measured gains of companions over plain decoding, by path.
+
+    A companion is left out if it was measured in fewer than ENOUGH answers, or if it had no gain
+    when it was measured last, longer ago than FORGOTTEN_S.
     """
     gains = {}
     for each in candidates:
@@ -112,8 +116,8 @@ def measured(target: Path, candidates: Iterable[Companion]) -> dict[Path, float]
 
 
 def suggestion(reference: Reference, path: Path, config: EngineConfig) -> str:
-    """Return the reference of a head or draft model that the catalogue knows for a target, "" where
-    there is none or one is on this disk.
+    """Return the reference of a head or draft model that the catalogue suggests for a target; "" if
+    there is none, or if a companion is already on this disk.
     """
     entry = _entry(reference)
     if entry is None or found(reference, path):
@@ -124,7 +128,7 @@ def suggestion(reference: Reference, path: Path, config: EngineConfig) -> str:
 
 
 def is_new(reference: Reference, suggested: str) -> bool:
-    """Return True the first time that a suggestion is made for a target on this device."""
+    """Return True the first time that this suggestion is made for a target on this device."""
     key = {"kind": "suggested", "model": os.fspath(reference), "companion": suggested}
     if kept(key, Entry):
         return False
@@ -133,8 +137,8 @@ def is_new(reference: Reference, suggested: str) -> bool:
 
 
 def _most_bytes(path: Path, config: EngineConfig) -> float:
-    """Return the bytes that a guess may read: any number on a GPU, a share of the target's on CPUs,
-    where time goes with bytes.
+    """Return the most bytes that a guess may read: infinity on a GPU; on CPUs, where time is
+    proportional to bytes, a fifth of the target's size.
     """
     if backends.of(path).gpus(config):
         return float("inf")
@@ -142,19 +146,21 @@ def _most_bytes(path: Path, config: EngineConfig) -> float:
 
 
 def _entry(reference: Reference) -> hub.Entry | None:
-    """Return the entry of the catalogue that a reference names."""
+    """Return the catalogue entry that a reference names, None if it names none."""
     return hub.entries().get(os.fspath(reference).partition(":")[0].lower())
 
 
 def entry_of(reference: Reference, path: Path) -> hub.Entry | None:
-    """Return the entry that a reference names, or one with a file of that name."""
+    """Return the catalogue entry that a reference names, or one that lists a file of the same name
+    as `path`; None if there is neither.
+    """
     entries = hub.entries().values()
     same = (e for e in entries if any(file.filename == files.label(path) for file in e.files))
     return _entry(reference) or next(same, None)
 
 
 def _heads(reference: Reference, path: Path) -> Iterator[Path]:
-    """Yield files that are heads by their names or places, the catalogue's first."""
+    """Yield the files that look like heads by name or folder, those of the catalogue first."""
     entry = entry_of(reference, path)
     for head in entry.heads if entry else ():
         if head.file and (there := hub.resolve(head.reference)):
@@ -170,7 +176,7 @@ def _heads(reference: Reference, path: Path) -> Iterator[Path]:
 
 
 def _sidecars(path: Path) -> list[Path]:
-    """Return the heads beside a GGUF in files of their own, those of its name first."""
+    """Return the head files in the folder of a GGUF, those named after it first."""
     beside = {other: match for other in kept_files.matching(path.parent, "*.gguf")
               if (match := _SIDECAR.fullmatch(other.name))}  # fmt: skip
     name = _plain(path.stem)
@@ -178,14 +184,14 @@ def _sidecars(path: Path) -> list[Path]:
 
 
 def _plain(stem: str) -> str:
-    """Return the name of a file without its quantisation, in lower case."""
+    """Return the name of a file in lower case and without its quantisation."""
     quantisation = quantisation_of(f"{stem}.gguf")
     return stem.lower().removesuffix(quantisation.lower()).rstrip("-._")
 
 
 def _is_for(graph: Path, entry: hub.Entry | None, path: Path) -> bool:
-    """Return True if a converted head was made for a target: it notes its name, or comes from a
-    checkpoint that the catalogue knows for it.
+    """Return True if a converted head was made for a target: the head names this target, or names
+    none and comes from a checkpoint that the catalogue lists for the target.
     """
     facts = _facts(graph)
     if facts is None:
@@ -197,7 +203,7 @@ def _is_for(graph: Path, entry: hub.Entry | None, path: Path) -> bool:
 
 
 def _facts(path: Path) -> HeadFacts | None:
-    """Return what a file says of a head; None where it is none, or cannot be read."""
+    """Return the facts about the head in a file; None if it has no head or cannot be read."""
     try:
         backend = backends.of(path)
         if is_head(path) or has_own_head(path):
@@ -208,7 +214,7 @@ def _facts(path: Path) -> HeadFacts | None:
 
 
 def _fitting(path: Path, target: Path) -> Companion | None:
-    """Return a head if its sizes are those of the target."""
+    """Return the head in a file as a Companion, None if its sizes do not fit the target."""
     facts = _facts(path)
     backend = backends.of(target)
     if facts is None:
@@ -220,16 +226,16 @@ def _fitting(path: Path, target: Path) -> Companion | None:
 
 
 def _siblings(reference: Reference, path: Path) -> list[Path]:
-    """Return the files on disk of the draft models that the catalogue suggests for a model."""
+    """Return the draft models that the catalogue suggests for a model and that are on this disk."""
     entry = _entry(reference)
     suggested = entry.drafts if entry else ()
     return [there for draft in suggested if (there := _file_like(path, draft))]
 
 
 def _file_like(path: Path, name: str) -> Path | None:
-    """Return the file of a catalogue model that is on disk, None if there is none.
+    """Return a file of a catalogue model that is on this disk, None if there is none.
 
-    One in the same format as `path` is preferred: two engines in one process take more memory.
+    A file in the same format as `path` is preferred: two engines in one process take more memory.
     """
     listed = hub.entry(name).files
     all_files = [hub.resolve(name, quantisation=file.quantisation) for file in listed]

@@ -1,4 +1,4 @@
-"""Connecting to a target on another machine, with drafts from this one."""
+"""Connecting to a target on another machine, with drafts made on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .load import described, kept_for, known_costs
 from .models import Reference, model_path, open_model
 
 _PROBE = "Once upon a time there was a river, and by the river there stood a mill."
-_ASSUMED_S = {1: 0.03, 32: 0.3}  # seconds by tokens, of a server that does not tell
+_ASSUMED_S = {1: 0.03, 32: 0.3}  # seconds by number of tokens, if a server does not tell them
 
 
 def connect(
@@ -52,14 +52,14 @@ def connect(
     sampling: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Engine:
-    """Connect to a target on another machine and draft on this one.
+    """Connect to a target on another machine; return an engine that drafts on this machine.
 
     remote: a RemoteConfig, or only its URL. draft: a draft model as for `load`. options: fields of
-    EngineConfig for `remote.local`, and for `draft` but for draft_options. sampling: as for `load`;
-    what is recommended comes from `remote.local` or from the catalogue, by the target's name. Of
-    what is learned no tokens are kept, whatever `remember` says.
+    EngineConfig for `remote.local` and for `draft`. draft_options: fields that differ for `draft`.
+    sampling: as for `load`; recommended settings come from `remote.local`, or from the catalogue's
+    entry with the target's name. Learned tokens are never kept on disk, whatever `remember` says.
 
-    Drawn tokens come from coupled sampling: text depends on the seed and the target alone.
+    Drawn tokens come from coupled sampling: the text depends only on the seed and the target.
     Raises VerifierUnavailable (never if there is a `remote.local`), VerifierRefused, ConfigError,
     ModelNotFound and the other ModelErrors.
     """
@@ -94,17 +94,18 @@ def connect(
             description=_describe(remote.url, parts),
             works=([] if spec.fixed else measuring) + copying(parts.draft),
         )
-        stack.callback(engine.idle_work.close)  # before the models that it uses
+        stack.callback(engine.idle_work.close)  # is closed before the models that it uses
         weakref.finalize(engine, stack.pop_all().close)
     return engine
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteParts:
-    """The parts that a device works with.
+    """The parts that this device uses to decode with a target on another machine.
 
-    verifier: verifies drafts. remote: its part on another machine, None while that is away.
-    local, draft: models of this machine, if any.
+    verifier: verifies drafts. remote: the part of it that talks to the other machine, None while
+    that is away. local, draft: the target and the draft model on this machine, None for none.
+    tokenizer: this device's tokenizer.
     """
 
     verifier: Verifier
@@ -122,7 +123,7 @@ def connected(
     draft_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[RemoteParts]:
-    """Make a verifier and models without an engine around them; close them at the end.
+    """Make a verifier and its models without an engine; close them at the end.
 
     Arguments and errors are those of `connect`.
     """
@@ -150,7 +151,9 @@ def _tokenizer(
     reference: Reference | None,
     stack: contextlib.ExitStack,
 ) -> Tokenizer:
-    """Return the device's tokenizer. Raises VocabularyMismatch if a draft model has another."""
+    """Return this device's tokenizer. Raises VocabularyMismatch if it differs from the draft
+    model's.
+    """
     tokenizer: Tokenizer
     if reference is not None:
         path = model_path(reference)
@@ -170,7 +173,7 @@ def _tokenizer(
 def _verifier(
     reach: Callable[[], Verifier], target: FileModel | None
 ) -> tuple[Verifier, Verifier | None]:
-    """Return the verifier, and the part of it on another machine, if that can be reached."""
+    """Return the verifier, and its remote part, None if the server cannot be reached."""
     if target is None:
         remote = reach()
         return remote, remote
@@ -187,7 +190,7 @@ def _verifier(
 
 
 def profile_of(parts: RemoteParts) -> Profile:
-    """Return the costs of steps with a remote verifier; what is not known is measured now."""
+    """Return the costs of steps with a remote verifier; measure now the ones that are unknown."""
     costs, measuring = known_costs(_steps(parts), parts.draft)
     for work in measuring:
         work.run(lambda: None)
@@ -195,7 +198,7 @@ def profile_of(parts: RemoteParts) -> Profile:
 
 
 def _steps(parts: RemoteParts) -> Costed:
-    """Return the seconds of steps, those of the local target while the remote one is away."""
+    """Return the costs of steps: the remote verifier's, or the local target's if that is away."""
     if parts.remote is not None:
         return _RemoteCurve(parts.remote, parts.tokenizer)
     assert parts.local is not None
@@ -205,15 +208,15 @@ def _steps(parts: RemoteParts) -> Costed:
 def _kept(
     spec: SpeculativeConfig, url: str, parts: RemoteParts, draft: Reference | None
 ) -> Kept | None:
-    """Return what keeps rates for later processes, None if no server says what it has."""
+    """Return a Kept that stores rates for later processes, None if the server is away."""
     if parts.remote is None:
         return None
     return kept_for(spec, _Served(url, parts.verifier), model_path(draft) if draft else None)
 
 
 class _Served:
-    """Returns what is drafted for: the address of a server, without what signs in there, and the
-    model that it tells, while it is away the last one.
+    """The identity of a remote target: the server's address without user and password, and the name
+    of its model. While the server is away, the model is the last one that it named.
     """
 
     def __init__(self, url: str, verifier: Verifier) -> None:
@@ -222,22 +225,22 @@ class _Served:
         self._verifier, self._model = verifier, ""
 
     def __call__(self) -> str:
-        """Return both as one text."""
+        """Return address and model as one text."""
         remote = getattr(self._verifier, "remote", self._verifier)
         self._model = _model_of(remote) or self._model
         return f"{self._address} {self._model}"
 
 
 def _model_of(remote: Verifier | None) -> str:
-    """Return the name of the model that a server tells, "" for none."""
+    """Return the name that a server gives its model, "" if it gives none."""
     return getattr(remote, "model", "") or getattr(remote, "served", "")
 
 
 class _RemoteCurve:
     """The seconds of steps with a remote verifier.
 
-    Our own server sends plain tokens without being asked, and only a draft waits for the way there
-    and back; other servers are asked for every step.
+    edgespec's own server sends plain tokens without being asked, so only drafts wait for the round
+    trip; other servers are asked for every step.
     """
 
     kept_as: tuple[dict[str, Any], ...] = ()
@@ -252,24 +255,24 @@ class _RemoteCurve:
 
     @property
     def complete(self) -> bool:
-        """True once it is known."""
+        """True once the curve is known."""
         return self.curve is not None
 
     def run(self, abort: Abort) -> bool:
-        """Ask a server of others for a step without a draft and for one with a draft."""
+        """Measure a step without and a step with a draft on a server that is not edgespec's."""
         if not abort():
             self.curve = _curve(_timed(self._remote, self._tokenizer))
         return self.curve is not None
 
 
 def _curve(steps: Mapping[int, float]) -> Curve:
-    """Return the curve of steps, whose seconds are given by the number of tokens."""
+    """Return the curve of steps from their seconds by number of tokens."""
     widths = tuple(sorted(steps))
     return Curve((64,), widths, (tuple(steps[n] for n in widths),))
 
 
 def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:
-    """Measure the seconds of a step without a draft and of one with eight tokens."""
+    """Measure the seconds of a step without a draft and of one with eight drafted tokens."""
     prompt = tokenizer.encode(_PROBE)
     for _ in remote.begin(Request(prompt, SamplingParams(), SeededRandomness(0))):
         pass

@@ -1,4 +1,4 @@
-"""Adds documents to draft from, and lists and deletes what is kept on this disk for that."""
+"""Adding documents to draft from; listing and deleting the texts kept on this disk for drafting."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ def add(
     *,
     progress: Progress = lambda done, total: None,
 ) -> Made:
-    """Add files and folders to draft from with this model, and with all of its vocabulary.
+    """Add files and folders to draft from with this model, and with all models of its vocabulary.
 
-    Raises ConfigError for a path that is not there, for too much text and for none; ModelNotFound
-    and the other ModelErrors; OSError, with what to do, where it cannot be kept.
+    Raises ConfigError for a path that does not exist, for too much text and for no text;
+    ModelNotFound and the other ModelErrors; OSError, with advice, if the corpus cannot be written.
     """
     path = model_path(model)
     with backends.of(path).vocabulary(path) as tokenizer:
         try:
             return collection.add(tokenizer, paths, model=files.label(path), progress=progress)
-        except OSError as error:  # of our own folder: what cannot be read is left out
+        except OSError as error:  # from our own folder: files that cannot be read are left out
             raise OSError(
                 "nothing can be kept: " + kept_files.unwritten(error, folder(), "EDGESPEC_CORPUS")
             ) from error
 
 
 def stored() -> list[Stored]:
-    """Return all that is kept: documents, answers, and tokens that likely follow each one."""
+    """Return all that is kept to draft from: documents, answers, tables of likely next tokens."""
     return [*texts.stored(), *stored_tokens()]
 
 
 def clear() -> int:
-    """Delete all of it, and return the bytes that are free now."""
+    """Delete everything kept to draft from, and return the number of bytes freed."""
     return texts.clear() + forget_tokens()

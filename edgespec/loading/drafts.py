@@ -1,4 +1,4 @@
-"""The choice of the draft model for a target, and opening it."""
+"""Choosing and opening the draft model for a target."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def draft_paths(
     config: EngineConfig,
     speculative_config: SpeculativeConfig | None = None,
 ) -> list[Path]:
-    """Return the files of draft models and heads that `load` may take for these, best first: the
-    one that is named, those on this disk for "auto", [] for none.
+    """Return the files of draft models and heads that `load` may use with these arguments.
+
+    It is the file that is named; for "auto" the files on this disk, best first; [] if nothing is to
+    be used.
     """
     spec = configured(speculative_config, draft)
     if not uses_model(spec):
@@ -65,12 +67,12 @@ def draft_path(
     config: EngineConfig,
     speculative_config: SpeculativeConfig | None = None,
 ) -> Path | None:
-    """Return the first file of `draft_paths`, None for none."""
+    """Return the first file of `draft_paths`, None if there is none."""
     return next(iter(draft_paths(model, draft, config, speculative_config)), None)
 
 
 def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> FileModel:
-    """Open a draft model, or a copy of it that this device evaluates faster.
+    """Open a draft model, or its copy if this device evaluates that faster.
 
     make_copy: make the copy if there is none yet, which takes some seconds.
     """
@@ -86,12 +88,12 @@ def open_draft(path: Path, config: EngineConfig, *, make_copy: bool = False) -> 
 
 
 def is_same(draft: Path, target: Path) -> bool:
-    """Return True if a draft model's file is that of its target."""
+    """Return True if the draft model's file is the target's file."""
     return draft.resolve() == target.resolve()
 
 
 def copying(draft: FileModel | None) -> list[Work]:
-    """Return the work that makes a faster copy of a draft model, if there may be one."""
+    """Return the work that makes a faster copy of a draft model, [] if none is to be made."""
     if draft is None or isinstance(draft, Head):
         return []
     if not draft.config.requantize or is_copy(draft.path):
@@ -109,15 +111,15 @@ def load_draft(
 ) -> FileModel | None:
     """Open a draft model or a head for a target and check that it fits; None where `path` is None.
 
-    config: the target's. options: fields that differ. make_copy: as for `open_draft`.
-    Raises VocabularyMismatch, ModelError and its kinds, and ConfigError for a head of another
-    target.
+    config: the target's settings. options: the fields that differ for the draft model. make_copy:
+    as for `open_draft`. Raises VocabularyMismatch, ModelError and its subclasses, and ConfigError
+    for a head that was made for a different target.
     """
     if path is None:
         return None
     settings = {field.name: getattr(config, field.name) for field in fields(config)}
     settings["n_ctx"] = target.n_ctx
-    settings["batch_invariant"] = False  # a guess may depend on how it was made
+    settings["batch_invariant"] = False  # a guess may depend on the shape of its evaluation
     config = build(EngineConfig, settings | dict(options))
     if (path == target.path and has_own_head(path)) or is_head(path):
         return backends.of(path).open_head(path, config, target)
@@ -135,10 +137,10 @@ def load_first(
     *,
     named: bool,
 ) -> tuple[Path | None, FileModel | None]:
-    """Open the first of several draft models and heads that fits a target; return its file, too.
+    """Open the first of several draft models and heads that fits a target; return it and its file.
 
-    named: the user has named it, so that it raises as `load_draft` what is wrong with it; else
-    that is a warning, and the next one is tried.
+    named: True if the user named the file; then errors are raised as by `load_draft`. Otherwise a
+    file that does not fit is logged as a warning, and the next file is tried.
     """
     for path in paths:
         draft = None
@@ -159,13 +161,13 @@ def load_first(
 
 
 def _try_tap(target: FileModel, head: Head) -> None:
-    """Raise ConfigError if a target cannot give the states that a head reads."""
+    """Raise ConfigError if a target cannot give the hidden states that a head reads."""
     target.tap(head.layers)
     target.tap(())
 
 
 def _checked(draft: FileModel, path: Path, target: FileModel) -> FileModel:
-    """Return the draft model, or close and refuse it if its vocabulary is another."""
+    """Return the draft model. Closes it and raises VocabularyMismatch if its vocabulary differs."""
     try:
         check_vocabulary(target.tokenizer, draft.tokenizer)
     except VocabularyMismatch as error:

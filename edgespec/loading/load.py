@@ -39,23 +39,24 @@ def load(
     sampling: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Engine:
-    """Load a model that is on disk, ready to answer.
+    """Load a model from disk and return an engine that answers requests with it.
 
-    model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or a path: of a
-    GGUF, of an .onnx file or of a folder with one.
-    draft: a draft model or trained head named in the same way; None for none; "auto" takes the one
-    on this disk that has gained most for the model, or one that was not measured yet: on a GPU
-    any, on CPUs, where time goes with bytes, one that reads at most a fifth of the target's. A
-    larger one would only take memory.
+    model: a catalogue name, "hf:org/repo/file.gguf" that was pulled before, or the path of a GGUF,
+    of an .onnx file, or of a folder with an .onnx file.
+    draft: a draft model or trained head, named in the same way; None for none. "auto" takes the one
+    on this disk with the largest measured or expected speedup for this model. On a GPU it may have
+    any size; on CPUs, where time is proportional to bytes, it may read at most a fifth of the
+    target's bytes. A larger one would only take memory.
     speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
-    EngineConfig for the draft model, the target's by default. options: fields of EngineConfig;
-    where none is given, what `tune` has chosen for this file on this device. sampling: settings of
-    requests that do not name them, over what the model's makers recommend; {"temperature": 0} makes
-    requests greedy.
+    EngineConfig for the draft model, by default those of the target. options: fields of
+    EngineConfig; a field that is not given is as `tune` chose it for this file on this device.
+    sampling: default settings of requests, in place of those that the model's authors recommend;
+    {"temperature": 0} makes requests greedy.
 
-    What evaluations cost here is not known at the first load on a device. The engine decodes
-    plainly until it is, and measures it between requests, once; Engine.measure does that at once.
-    So a copy of the draft model is made that this device may evaluate faster, for the next load.
+    At the first load on a device, the costs of evaluations are not known. The engine decodes
+    plainly until it has measured them between requests, once; Engine.measure does that immediately.
+    In the same way, it makes a copy of the draft model that this device may evaluate faster; the
+    next load uses it.
 
     Raises ModelNotFound (see `hub.pull`), ConfigError, VocabularyMismatch, EngineMissing
     and the other ModelErrors. Nothing is downloaded.
@@ -98,7 +99,9 @@ def load(
 def _suggested(
     model: Reference, draft: Reference | None, config: EngineConfig, wanted: list[Path]
 ) -> dict[str, Any]:
-    """Return the companion that the catalogue knows and this disk lacks, for a description."""
+    """Return a field for `Engine.describe` that suggests a companion from the catalogue, {} if none
+    is suggested.
+    """
     if draft != "auto" or wanted:
         return {}
     advice = suggestion(model, model_path(model), config)
@@ -108,7 +111,9 @@ def _suggested(
 def kept_for(
     spec: SpeculativeConfig, target: Path | Callable[[], str], draft: Path | None
 ) -> Kept | None:
-    """Return what keeps what is learned for later processes, None if nothing is to be kept."""
+    """Return a Kept that stores what is learned for later processes, None if nothing is to be
+    stored.
+    """
     if spec.fixed or spec.remember == "nothing":
         return None
     return Kept(target, draft, tokens=spec.remember == "all")
@@ -117,8 +122,8 @@ def kept_for(
 def known_costs(
     steps: Costed, draft: FileModel | None, times: HeadTimes | None = None
 ) -> tuple[Costs, list[Work]]:
-    """Return the costs of steps and of a draft model as far as they are known, and what measures
-    the rest. times: of a draft that is a head.
+    """Return the costs of steps and of a draft model as far as they are known, and the work that
+    measures the rest. times: the times of a draft model that is a head.
     """
     drafting = ModelCurve(draft, READING, lengthens=True) if draft else None
     costs, missing = learning(steps, drafting, times)
@@ -128,7 +133,9 @@ def known_costs(
 def _warn(
     target: FileModel, drafting: FileModel | None, name: Reference, draft: Reference | None
 ) -> None:
-    """Warn about settings that have no effect. name, draft: the models as the user named them."""
+    """Log a warning for settings that have no effect. name, draft: the models as the user named
+    them.
+    """
     for model, whose in ((target, ""), (drafting, " of the draft model")):
         if model and backends.of(model.path).ignores_gpu_layers(model.config):
             logger.warning(
@@ -146,7 +153,7 @@ def _warn(
 
 
 def _warn_of_gpu(target: FileModel, tune: str) -> None:
-    """Say once on a device that it has a GPU which this installation leaves unused."""
+    """Log a warning, once on a device, if it has a GPU that this installation does not use."""
     if target.path.suffix != ".gguf" or not {"NVIDIA", "AMD"} & set(seen_gpus()):
         return
     from ..backends import llama_cpp
@@ -157,7 +164,7 @@ def _warn_of_gpu(target: FileModel, tune: str) -> None:
 
 
 def described(target: FileModel | None, draft: FileModel | None) -> dict[str, Any]:
-    """Return the models of this machine and its processor, for JSON."""
+    """Return a description, for JSON, of the models on this machine and of its processor."""
     return {
         "model": _described(target) if target else None,
         "draft": _described(draft) if draft else None,

@@ -1,4 +1,4 @@
-"""Opening the models in files on disk."""
+"""Opening the files of models on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reference = str | os.PathLike[str]
 
 
 def model_path(reference: Reference) -> Path:
-    """Return the file of a model that is on disk. Raises ModelNotFound."""
+    """Return the path of a model's file. Raises ModelNotFound if it is not on this disk."""
     path = hub.resolve(reference)
     if path is None:
         raise ModelNotFound(
@@ -36,8 +36,8 @@ def is_installed(path: Path) -> bool:
 
 
 def open_model(path: Path, config: EngineConfig) -> FileModel:
-    """Open a file with its engine. Raises EngineMissing, ModelError and its kinds; ConfigError for
-    a priority that is not permitted, and for a trained head.
+    """Open a model's file with its engine. Raises EngineMissing, ModelError and its subclasses;
+    ConfigError for a priority that is not permitted, and for a trained head.
     """
     refuse_head(path)
     set_priority(config.prio)
@@ -45,13 +45,14 @@ def open_model(path: Path, config: EngineConfig) -> FileModel:
 
 
 def is_head(path: Path) -> bool:
-    """Return True if a file is a trained head. Raises EngineMissing, ModelError and its kinds."""
+    """Return True if a file is a trained head. Raises EngineMissing, ModelError and subclasses."""
     return backends.of(path).is_head(path)
 
 
 def has_own_head(path: Path) -> bool:
-    """Return True if a model's file has a head for it, which is used under the same path; False for
-    a file that cannot be read, as opening it says. Raises EngineMissing.
+    """Return True if a model's file also contains a head for the model; the head then has the same
+    path. Returns False if the file cannot be read: opening it raises the error. Raises
+    EngineMissing.
     """
     backend = backends.of(path)
     try:
@@ -61,7 +62,7 @@ def has_own_head(path: Path) -> bool:
 
 
 def refuse_head(path: Path) -> None:
-    """Raise ConfigError for a trained head where a model is meant."""
+    """Raise ConfigError if a file is a trained head: a model is needed here."""
     if is_head(path):
         raise ConfigError(
             f"{files.label(path)} is a trained head, which only drafts for the model that it was "

@@ -1,6 +1,6 @@
-"""Sampling that is the model's own: what its file or the catalogue recommends.
+"""Recommended sampling settings, from a model's file or from the catalogue.
 
-Files come from elsewhere: what has another type than a number, or is out of bounds, is left out.
+Files are not trusted: a value that is not a number, or is out of bounds, is left out.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ LLAMA_CPP = SamplingDefaults(
     {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
     "llama.cpp's defaults, as none are published",
 )
-"""What is taken where nothing is recommended: most GGUFs were tried with it by their makers."""
+"""The settings if nothing is recommended: most authors of GGUFs tried their files with these."""
 
 _MOST_SHOWN = 8  # settings that a line of the log names
-_UNSUPPORTED = {  # what would change the text and is not done here, and the value that does not
+_UNSUPPORTED = {  # settings that edgespec does not have, each with the value that turns it off
     "mirostat": 0, "xtc_probability": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0,
     "num_beams": 1, "no_repeat_ngram_size": 0,
 }  # fmt: skip
 
 
 def recommended(model: FileModel, reference: Reference) -> SamplingDefaults | None:
-    """Return what the file of a model recommends, or else the catalogue; None if neither does."""
+    """Return the sampling that a model's file recommends, or else the catalogue; None if neither
+    recommends any.
+    """
     sampling = published(backends.of(model.path).published_sampling(model), files.label(model.path))
     if sampling is not None:
         return SamplingDefaults(sampling, "published with the model")
@@ -43,25 +45,26 @@ def recommended(model: FileModel, reference: Reference) -> SamplingDefaults | No
 
 
 def of_entry(entry: hub.Entry | None) -> SamplingDefaults | None:
-    """Return what the catalogue recommends for a model, None if nothing."""
+    """Return the sampling that a catalogue entry recommends, None if it recommends none."""
     if entry is None or not entry.sampling:
         return None
     return SamplingDefaults(entry.sampling, "from edgespec's catalogue")
 
 
 def defaults_of(model: FileModel, reference: Reference) -> SamplingDefaults:
-    """Return the sampling of requests to a model that was loaded from a reference."""
+    """Return the default sampling for a model that was loaded from a reference."""
     return recommended(model, reference) or LLAMA_CPP
 
 
 def remote_defaults(
     url: str, served: str, local: FileModel | None, reference: Reference | None
 ) -> SamplingDefaults:
-    """Return the sampling of requests to a target on another machine.
+    """Return the default sampling for a target on another machine.
 
-    served: the name or file of the target there. local: the model for when it is away, loaded
-    from `reference`. Where neither tells of a recommendation, it is greedy. So it is on other
-    inference servers, which cannot sample with a seed or with penalties one token at a time.
+    served: the name or file of the target there. local: the local model, used while the target is
+    away; it was loaded from `reference`. The default is greedy if no recommendation is found. It is
+    always greedy for other inference servers, which cannot sample one token at a time with a seed
+    or with penalties.
     """
     if not url.startswith(("ws://", "wss://")):
         return GREEDY
@@ -73,9 +76,10 @@ def remote_defaults(
 def published(given: Mapping[str, Any], name: str) -> dict[str, float] | None:
     """Return the usable settings that a file recommends, None if there are none.
 
-    given: under the names of generation_config.json, unchecked. A recommendation is whole: what it
-    does not name is off, and the temperature 1, as in transformers and vLLM. name: of the file, for
-    the log, which gets one line about what is not used.
+    given: the unchecked settings, with the names of generation_config.json. A recommendation is
+    complete: a setting that it does not name is off, and the temperature is then 1, as in
+    transformers and vLLM. name: the file's name for the log, which gets one line about the settings
+    that are not used.
     """
     asked = {key: value for key, value in given.items() if value is not None}
     settings = {key: asked[key] for key in SETTINGS if key in asked and _is_usable(key, asked[key])}

@@ -1,4 +1,4 @@
-"""The settings that `tune` has chosen for a file on this device."""
+"""The settings that `tune` chose for a model's file on this device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Tuned(Entry, frozen=True, kw_only=True):
 
 
 def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the settings that `tune` has chosen for this file, without those that are `given`."""
+    """Return the settings that `tune` chose for this file, except those that the user has given."""
     try:
         entry = kept(tuning_key(path, config), _Tuned)
         known, fixed = entry.options if entry else {}, explicit(given)
@@ -33,13 +33,13 @@ def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -
 
 
 def explicit(given: Iterable[str]) -> set[str]:
-    """Return the tunable settings that a user has fixed: n_threads alone stands for both."""
+    """Return the tunable settings that a user has fixed; n_threads also fixes n_threads_batch."""
     fixed = set(given) & set(TUNABLE)
     return fixed | {"n_threads_batch"} if "n_threads" in fixed else fixed
 
 
 def tuning_key(path: Path, config: EngineConfig) -> dict[str, Any]:
-    """Return all that the best settings depend on; the context's length is not part of it."""
+    """Return the facts that the best settings depend on; the context length is not one of them."""
     engine = backends.of(path)
     facts: dict[str, Any] = engine.identity(path) | {
         "kind": "tuned",

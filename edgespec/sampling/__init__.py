@@ -1,1 +1,1 @@
-"""Rows of logits and a draft become tokens: the sampler, randomness and acceptance rules."""
+"""Choosing tokens from logits rows and a draft: the sampler, randomness and acceptance rules."""

@@ -1,12 +1,13 @@
-"""Acceptance rules: pure functions of the distributions and a source of randomness.
+"""Acceptance rules for chains: pure functions of the distributions and a source of randomness.
 
-Each returns (n_accepted, token): how many drafted tokens the target keeps, and the token that
-follows, which is *recovered* (the target's choice after a rejection) or *bonus* (its choice
-after a full acceptance). `target(i)` is called for row i, 0 … len(draft), in ascending order
-and only as far as needed.
+Each returns (n_accepted, token): the number of drafted tokens that the target keeps, and the token
+that follows, which is *recovered* (the target's choice after a rejection) or *bonus* (its choice
+after a full acceptance). `target(i)` returns the target's distribution of row i, 0 … len(draft); it
+is called in ascending order and only as far as needed.
 
-They are exact only if the decision to draft, to stop, or to prefer a source did not look at the
-value of a drawn token that was then thrown away; `match` and `coupled` are exact in any case.
+`rejection` and `block` are exact only if the decision to draft, to stop, or to prefer a source did
+not depend on the value of a drawn token that was then thrown away; `match` and `coupled` are always
+exact.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Outcome = tuple[int, int]
 
 
 def match(draft: Sequence[int], choose: Callable[[int], int]) -> Outcome:
-    """Keep drafted tokens while they are what the target chooses by itself.
+    """Accept drafted tokens as long as they equal the tokens that the target chooses.
 
-    With `choose(i)` the argmax of row i this is the greedy rule. With a draw from row i that
-    is independent of the draft it is the rule for deterministic drafts: a drafted x is accepted
-    with probability p(x), and after a rejection the token follows p given "not x".
+    If `choose(i)` returns the argmax of row i, this is the greedy rule. If it draws from row i,
+    independently of the draft, this is the rule for deterministic drafts: a drafted x is accepted
+    with probability p(x), and after a rejection the token is distributed as p given "not x".
     """
     for i, token in enumerate(draft):
         own = choose(i)
@@ -39,11 +40,12 @@ def coupled(
     randomness: Randomness,
     position: int,
 ) -> Outcome:
-    """Keep drafted tokens while they are what the target draws with the same noise.
+    """Accept drafted tokens as long as they equal the tokens that the target draws.
 
-    Gumbel coupling (Daliri, Musco, Suresh 2024, arXiv 2408.07978): draft and target draw with the
-    noise of the token's position, `position` being that of the first drafted token. The output is
-    a function of noise and target alone. It serves deterministic drafts as well.
+    This is Gumbel coupling (Daliri, Musco, Suresh 2024, arXiv 2408.07978): draft model and target
+    draw with the same noise, that of the token's position. position: the position of the first
+    drafted token. The output depends only on the noise and the target. The rule also works for
+    deterministic drafts.
     """
     return match(draft, lambda i: randomness.gumbel(position + i, target(i)))
 
@@ -73,10 +75,10 @@ def block(
     target: Callable[[int], Distribution],
     randomness: Randomness,
 ) -> Outcome:
-    """Accept as long a beginning of the draft as its joint probability allows.
+    """Accept as long a prefix of the draft as its joint probability allows.
 
-    Block verification (Sun et al. 2024, arXiv 2403.10444): it accepts at least as much as
-    `rejection` in expectation. A failure does not end it: the last success counts.
+    This is block verification (Sun et al. 2024, arXiv 2403.10444). It accepts at least as much as
+    `rejection` in expectation. A failed trial does not end it: the last successful one counts.
     """
     joint, n_accepted, kept = 1.0, 0, 1.0  # `joint` is the paper's p_i, `kept` that at n_accepted
     for i, (token, q) in enumerate(zip(draft, draft_probs, strict=True), start=1):
@@ -97,10 +99,10 @@ def block(
 
 
 def residual(scale: float, p: Distribution, q: Distribution) -> tuple[float, Distribution]:
-    """Return the sum of max(scale * p - q, 0), and that normalised."""
+    """Return the sum of max(scale * p - q, 0), and this residual as a normalised distribution."""
     excess = p.excess(scale, q)
     total = _total(excess)
-    if total <= 0:  # p and q are equal but for rounding: a rejection of probability zero
+    if total <= 0:  # p and q are equal except for rounding: this rejection has probability zero
         return 0.0, p
     if isinstance(excess, list):
         return total, Distribution(p.ids, [x / total for x in excess])

@@ -1,4 +1,4 @@
-"""The contracts of sampling: the source of randomness, and one request."""
+"""The contracts of sampling: randomness, constraints and one request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..types import Abort, Distribution
 
 
 class Randomness(Protocol):
-    """A source of randomness. Production draws numbers; tests enumerate every outcome."""
+    """A source of randomness. Production draws random numbers; tests enumerate every outcome."""
 
     def bernoulli(self, probability: float) -> bool:
         """Return True with `probability`, independent of everything else."""
@@ -24,39 +24,41 @@ class Randomness(Protocol):
         """Draw a token from `distribution`, independent of everything else."""
 
     def gumbel(self, position: int, distribution: Distribution) -> int:
-        """Draw a token from `distribution`, with the same noise for the same absolute position."""
+        """Draw a token from `distribution`, with noise that is fixed for each absolute position."""
 
     def smallest(
         self, position: int, distribution: Distribution, k: int
     ) -> list[tuple[int, float]]:
-        """Return the k tokens that `gumbel` would draw first, each with its race E_t / p_t."""
+        """Return the k tokens with the least E_t / p_t, each with this value, the least first;
+        `gumbel` draws the first one.
+        """
 
 
 class Matcher(Protocol):
-    """A constraint at a place in one answer: after the text that was emitted.
+    """The state of a constraint in one answer, after the text emitted so far.
 
-    ahead: tokens after that text, drafted and not emitted. After tokens that are not allowed
-    everything is: no acceptance rule gets there.
+    ahead: drafted tokens after that text, which are not emitted yet. After a token that is not
+    allowed, all tokens are allowed: no acceptance rule gets that far.
     """
 
     @property
     def ends(self) -> Collection[int]:
-        """The tokens that end an answer."""
+        """The tokens that can end an answer."""
 
     @property
     def has_ended(self) -> bool:
-        """True if one of them was emitted."""
+        """True if a token that ends the answer was emitted."""
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
-        """Return which tokens are allowed, [vocab_size], a view valid until the next call."""
+        """Return True for each allowed token, [vocab_size], a view valid until the next call."""
 
     def allows(self, token: int, ahead: Sequence[int] = ()) -> bool:
-        """Return whether a token is allowed."""
+        """Return whether a token is allowed after the text and `ahead`."""
 
     def forced(self, ahead: Sequence[int] = ()) -> Sequence[int]:
-        """Return the tokens that come next because the text is the only one allowed.
+        """Return the tokens that must come next because only one text is allowed, if there is one.
 
-        Of several ways to write it in tokens, only this one is.
+        If that text can be tokenised in several ways, only this tokenisation is allowed.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -68,26 +70,28 @@ class Constraint(Protocol):
 
     @property
     def shown(self) -> Mapping[int, bytes]:
-        """Control tokens that are read as text, with that text."""
+        """The control tokens that count as text in the answer, with their text."""
 
     @property
     def description(self) -> Mapping[str, bool | int | str]:
-        """Options that another machine makes it from anew; none if everything is allowed."""
+        """The options from which another machine makes the same constraint; empty if everything is
+        allowed.
+        """
 
     def matcher(self) -> Matcher | None:
-        """Return a matcher at the beginning of an answer, None if everything is allowed."""
+        """Return a matcher for the beginning of an answer, None if everything is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request, as drafters and verifiers see it.
 
-    prompt: token ids. earlier: token ids of the same conversation that have left the prompt;
-    prompt lookup may still draft from them. abort: tells when to stop, None if nothing does.
-    owner: whose request it is; nothing of it is reused or drafted from for another owner.
-    constraint: what the answer has to follow; it only changes the target's distribution. left_s:
-    returns the seconds until its time limit. prediction: token ids that the answer may well have;
-    prompt lookup drafts from them.
+    prompt: token ids. earlier: token ids of the same conversation that are no longer in the prompt;
+    prompt lookup may still draft from them. abort: returns a reason once the request should stop;
+    None if nothing stops it. owner: the user that the request belongs to; its text is never reused
+    or drafted from for another owner. constraint: a constraint on the answer; it changes only the
+    target's distribution. left_s: returns the seconds until the time limit. prediction: token ids
+    that the answer is likely to contain; prompt lookup drafts from them.
     """
 
     prompt: Sequence[int]
@@ -101,5 +105,5 @@ class Request:
     prediction: Sequence[int] = ()
 
     def matcher(self) -> Matcher | None:
-        """Return a matcher at the beginning of the answer, None without a constraint."""
+        """Return a matcher for the beginning of the answer, None without a constraint."""
         return self.constraint.matcher() if self.constraint else None

@@ -1,4 +1,4 @@
-"""The sampling of requests that do not say theirs."""
+"""Default sampling settings, for requests that do not name their own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..errors import ConfigError
 from ..setting import settings_of
 
 SETTINGS = tuple(name for name, each in settings_of(SamplingParams).items() if each.shapes_rows)
-"""The fields of SamplingParams that a default may have."""
+"""The fields of SamplingParams that may have a default."""
 
 _NEUTRAL = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """The settings that a request gets where it does not name them; none are greedy decoding.
+    """Default settings for requests that do not name their own; without any, decoding is greedy.
 
-    settings: some of SETTINGS. source: where they come from, in words.
+    settings: values for some of SETTINGS. source: a description of where the values come from.
     """
 
     settings: Mapping[str, float] = field(default_factory=dict)
@@ -29,16 +29,16 @@ class SamplingDefaults:
     def params(self, named: Mapping[str, Any]) -> SamplingParams:
         """Return the settings of a request that names some fields of SamplingParams.
 
-        A setting that it names replaces that setting alone. At temperature 0 it gets no defaults:
-        greedy text is the argmax, without penalties that nobody asked for. Raises ConfigError.
+        A named setting replaces only that default. At temperature 0 a request gets no defaults:
+        greedy text is the argmax, without penalties that were not asked for. Raises ConfigError.
         """
         params = build(SamplingParams, {**self.settings, **named})
         return params if params.temperature else build(SamplingParams, named)
 
     def replaced(self, named: Mapping[str, Any]) -> SamplingDefaults:
-        """Return these defaults with some settings replaced; at temperature 0 with those alone.
+        """Return these defaults with some settings replaced.
 
-        Raises ConfigError.
+        If the named temperature is 0, the result has only the named settings. Raises ConfigError.
         """
         if not isinstance(named, Mapping) or any(name not in SETTINGS for name in named):
             raise ConfigError(f"sampling is made of {', '.join(SETTINGS)}, got {named!r:.80}")
@@ -47,7 +47,9 @@ class SamplingDefaults:
         return SamplingDefaults({**settings, **named}, self._source(named))
 
     def describe(self, named: Mapping[str, Any]) -> str:
-        """Return in one line how a request that names these fields is sampled, and who says so."""
+        """Return one line that describes the sampling of a request that names these fields, and the
+        source of its settings.
+        """
         text, source = in_words(self.params(named)), self._source(named)
         return f"{text} ({source})" if source else text
 
@@ -67,7 +69,7 @@ GREEDY = SamplingDefaults()
 
 
 def in_words(params: SamplingParams) -> str:
-    """Return the sampling of a request in words, such as "temperature 0.7, top_p 0.8"."""
+    """Return a description of a request's sampling, such as "temperature 0.7, top_p 0.8"."""
     said = [f"{name} {getattr(params, name):g}" for name in SETTINGS[1:] if _is_on(params, name)]
     if params.temperature:
         return ", ".join([f"temperature {params.temperature:g}", *said])

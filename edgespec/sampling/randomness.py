@@ -1,9 +1,9 @@
-"""The source of randomness in production: two independent kinds, both a function of the seed.
+"""The source of randomness in production: two independent generators, both seeded by the request.
 
-`bernoulli` and `draw` come from a sequential generator. `gumbel` is the Gumbel-max trick, in the
-form of exponential clocks, with noise keyed by (seed, absolute position, token): the token that
-it draws depends on nothing but these and the distribution, so a text drawn in this way is the
-same with and without speculation. The noise of a position decides at most one emitted token.
+`bernoulli` and `draw` use a sequential generator. `gumbel` is the Gumbel-max trick, in the form of
+exponential clocks, with noise keyed by (seed, absolute position, token). The token that it draws
+depends only on these and the distribution, so text drawn in this way is the same with and without
+speculation. The noise of a position decides at most one emitted token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 class SeededRandomness:
-    """Randomness from a seed, 0 … 2^64 - 1; None takes a fresh one, which `seed` tells."""
+    """Randomness from a seed, 0 … 2^64 - 1; None picks a random seed, which `seed` then holds."""
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = secrets.randbits(64) if seed is None else seed
@@ -42,14 +42,14 @@ class SeededRandomness:
         cumulative = list(itertools.accumulate(probs)) if few else np.cumsum(probs)
         i = bisect.bisect_right(cumulative, self._sequential.random() * cumulative[-1])
         while i == len(cumulative) or probs[i] == 0:
-            i -= 1  # rounding put the point on the end: the last possible token
+            i -= 1  # rounding put the point at the end: take the last possible token
         return int(distribution.ids[i])
 
     def gumbel(self, position: int, distribution: Distribution) -> int:
-        """Return the token t of the least E_t / p_t; E_t ~ Exp(1), keyed by (seed, position, t).
+        """Return the token t with the least E_t / p_t; E_t ~ Exp(1), keyed by (seed, position, t).
 
-        Its law is `distribution`: exponential clocks of rates p_t, the first to ring wins
-        (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+        The token is distributed as `distribution`: E_t / p_t are exponential clocks with rates p_t,
+        and the first to ring wins (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
         """
         ids, probs = distribution.ids, distribution.probs
         if len(ids) == 1:
@@ -61,9 +61,9 @@ class SeededRandomness:
     def smallest(
         self, position: int, distribution: Distribution, k: int
     ) -> list[tuple[int, float]]:
-        """Return the tokens of the k least E_t / p_t, the least first, each with it.
+        """Return the k tokens with the least E_t / p_t, each with this value, the least first.
 
-        Tokens of no probability are left out.
+        Tokens with probability 0 are left out.
         """
         races = self._races(position, distribution)
         few = races.argpartition(k - 1)[:k] if k < len(races) else np.arange(len(races))
@@ -72,7 +72,7 @@ class SeededRandomness:
         return [(token, race) for token, race in smallest if race < math.inf]
 
     def _races(self, position: int, distribution: Distribution) -> Probs:
-        """Return E_t / p_t of each token; where it cannot be drawn, infinity."""
+        """Return E_t / p_t of each token; infinity for a token with probability 0."""
         clocks = exponentials(self.seed, position, np.asarray(distribution.ids))
         with np.errstate(divide="ignore"):
             races: Probs = clocks / np.asarray(distribution.probs)
@@ -80,10 +80,10 @@ class SeededRandomness:
 
 
 def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
-    """Return Exp(1) noise of tokens at an absolute position, float64 [len(ids)], never zero.
+    """Return Exp(1) noise for tokens at an absolute position, float64 [len(ids)], never zero.
 
-    It comes from a counter-based generator: SplitMix64's finaliser (Steele, Lea, Flood 2014) over
-    (seed, position), then over the token.
+    It comes from a counter-based generator: SplitMix64's finaliser (Steele, Lea, Flood 2014) is
+    applied to (seed, position), then to the token.
     """
     x = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX_1)
@@ -95,7 +95,7 @@ def exponentials(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
 
 
 def _gumbel_of_few(seed: int, position: int, ids: Sequence[int], probs: Sequence[float]) -> int:
-    """Draw as `gumbel` does, without arrays, which cost more than a few tokens do."""
+    """Draw as `gumbel` does, but without arrays, which would be slower for a few tokens."""
     key = _key(seed, position)
     best, first = ids[0], math.inf
     for token, p in zip(ids, probs, strict=True):

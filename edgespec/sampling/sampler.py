@@ -1,4 +1,4 @@
-"""A row of logits becomes a token (greedy), or a distribution over the tokens that may be drawn."""
+"""The sampler: from a logits row to a greedy token, or to a distribution to draw from."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..errors import ConfigError, DecodeError
 from ..types import Distribution, Logprob, Row
 from .base import Matcher
 
-# in float32: below only the likeliest token is left anyway, above all are as likely
+# float32 limits: below the least only the likeliest token is left, above the most all are equal
 _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-30, 1e30
-_MANY = 32  # times k: more logits than this are not sorted
-_NEAR = 10.0  # below the largest logit; what is further down adds little, e^-10 each
+_MANY = 32  # times k: more logits than this are partitioned first, not sorted
+_NEAR = 10.0  # logits this far below the largest one add little to the softmax, e^-10 each
 
 
 class DeadEnd(DecodeError):
@@ -24,11 +24,11 @@ class DeadEnd(DecodeError):
 
 
 class Sampler:
-    """The sampling transforms of one request, with the history that its penalties look at.
+    """The sampling transforms of one request, with the token history that its penalties use.
 
-    A row after drafted tokens is transformed with these as history: pass them as `ahead`. Rows
-    are [vocab_size] and never written to. matcher: what it does not allow has probability 0.
-    Raises ConfigError for a logit_bias of unknown tokens.
+    For a row after drafted tokens, pass these as `ahead`: they count as history. Rows are
+    [vocab_size] and are never written to. matcher: tokens that it does not allow get probability 0.
+    Raises ConfigError if logit_bias names an unknown token.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Sampler:
             self._matcher.accept(tokens)
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
-        """Return the likeliest token after bias and penalties; the lowest id if several are.
+        """Return the likeliest token after bias, penalties and constraint; the lowest id for a tie.
 
-        Raises DecodeError where no logit is finite.
+        Raises DecodeError if the largest logit is not finite.
         """
         if self._changes_rows:
             row = self._adjusted(row, ahead)
@@ -77,8 +77,8 @@ class Sampler:
     def likeliest(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float]:
         """Return the likeliest token after bias and penalties, and its probability (temperature 1).
 
-        Of the others only those near the largest logit count: a full softmax takes twice as long,
-        and gives 1% less in the median (4 tokens of 1,000 are that near).
+        The softmax is taken only over tokens near the largest logit. A full softmax takes twice as
+        long, and gives a probability that is 1% lower in the median (4 of 1,000 tokens are near).
         """
         row = self._prepared(row, ahead)
         best = int(row.argmax())
@@ -88,7 +88,7 @@ class Sampler:
         return best, 1 / float(np.exp(near - row.dtype.type(top)).sum(dtype=np.float64))
 
     def likeliest_few(self, row: Row, k: int, ahead: Sequence[int] = ()) -> list[tuple[int, float]]:
-        """Return the k likeliest tokens with their probabilities as `likeliest` does, or fewer."""
+        """Return at most k tokens, the likeliest first, with probabilities as in `likeliest`."""
         row = self._prepared(row, ahead)
         top = row.max()
         _check(float(top))
@@ -101,8 +101,8 @@ class Sampler:
     def distribution(self, row: Row, ahead: Sequence[int] = ()) -> Distribution:
         """Return the distribution that the request samples from, with `ahead` after the history.
 
-        Only tokens that stay are ever soft-maxed. With top_p and no top_k one pass over the row
-        finds its normaliser, and nothing else is computed of the tokens that fall away.
+        The softmax is computed only for tokens that are kept. With top_p and no top_k, one pass
+        over the row computes its normaliser; nothing else is computed for tokens that are dropped.
         """
         params = self.params
         if params.temperature == 0:
@@ -122,7 +122,7 @@ class Sampler:
         return self._masked(row, ahead) if self._matcher else row
 
     def _masked(self, row: Row, ahead: Sequence[int]) -> Row:
-        """Return a copy of the row with -inf where the constraint does not allow a token."""
+        """Return a copy of the row with -inf for tokens that the constraint does not allow."""
         assert self._matcher
         mask = self._matcher.mask(ahead)
         masked = np.full_like(row, -np.inf)
@@ -157,9 +157,10 @@ class Sampler:
 def _cut(
     ids: list[int], logits: list[float], params: SamplingParams, mass: float | None = None
 ) -> Distribution:
-    """Apply temperature, top_p and min_p to candidates, likeliest first.
+    """Apply temperature, top_p and min_p to candidates, which come likeliest first.
 
-    mass: of all tokens, relative to the likeliest; None where the candidates are all there is.
+    mass: the sum of exp((logit - largest logit) / temperature) over all tokens; None if top_p
+    refers to the candidates alone.
     """
     top = logits[0]
     weights = [math.exp((x - top) / params.temperature) for x in logits]
@@ -176,7 +177,7 @@ def _cut(
 
 
 def _dense(row: Row, params: SamplingParams) -> Distribution:
-    """Return the distribution over all tokens, or over those that min_p leaves."""
+    """Return the distribution over all tokens, or over those that min_p keeps."""
     top = row.max()
     _check(top)
     with np.errstate(over="ignore"):  # at a temperature near 0
@@ -191,8 +192,8 @@ def _dense(row: Row, params: SamplingParams) -> Distribution:
 def _nucleus_candidates(
     row: Row, params: SamplingParams
 ) -> tuple[list[int], list[float], SamplingParams, float]:
-    """Return the arguments of `_cut`: as many of the likeliest tokens as top_p can need, and the
-    mass of all tokens.
+    """Return the arguments of `_cut`: enough of the likeliest tokens for top_p, and the mass of all
+    tokens.
     """
     temperature = row.dtype.type(
         min(max(params.temperature, _LEAST_TEMPERATURE), _MOST_TEMPERATURE)
@@ -214,11 +215,11 @@ def candidates(
 ) -> tuple[list[int], list[float], float]:
     """Return ids and logits of the `k` largest logits, largest first, and `least` for the next row.
 
-    least: a guess of a logit that a few more than k tokens reach; only those are sorted. The
-    logits of the row before make a good one. The result does not depend on it. There are few
-    array operations on purpose: right after an evaluation, with every cache full of weights, each
-    different one costs 10–20 µs. Raises DecodeError where no logit is above -inf, or, without
-    `least`, one is NaN.
+    least: a guess of a logit that slightly more than k tokens reach; only these tokens are sorted.
+    The value returned for the previous row is a good guess. The returned ids and logits do not
+    depend on it. The array operations are few on purpose: right after an evaluation the CPU caches
+    are full of weights, and each different operation costs 10–20 µs. Raises DecodeError if no logit
+    is above -inf or, without `least`, if one is NaN.
     """
     if least is None:
         least = float(row.max()) - 10
@@ -228,13 +229,13 @@ def candidates(
         least, step = (least - step, 4 * step) if step < 1e4 else (-math.inf, step)
         ids = (row >= least).nonzero()[0]
     logits = row.take(ids)
-    if len(ids) > _MANY * k:  # the row before was another one: sorting all takes milliseconds
+    if len(ids) > _MANY * k:  # the previous row was very different: sorting all takes milliseconds
         least = float(np.partition(logits, -8 * k)[-8 * k])
         ids = ids[logits >= least]
         logits = row.take(ids)
     order = logits.argsort(kind="stable")[::-1]
     _check(logits[order[0]] if len(order) else math.nan)
-    if least == -math.inf:  # too few are finite: no guess for rows with more, which it would sort
+    if least == -math.inf:  # too few are finite; as a guess it would make the next row sort all
         least = float(logits[order[0]]) - 10
     elif len(order) > 8 * k:
         least = float(logits[order[8 * k]])
@@ -245,9 +246,9 @@ def candidates(
 
 
 def logprob(row: Row, token: int, n_top: int) -> Logprob:
-    """Return log-probabilities of a token and of the `n_top` likeliest, under unmodified logits.
+    """Return the log-probabilities of a token and of the `n_top` likeliest ones.
 
-    Unmodified means before bias, penalties and temperature. row: [vocab_size].
+    They are computed from the logits before bias, penalties and temperature. row: [vocab_size].
     """
     top = float(row.max())
     log_z = top + float(np.log(np.exp(row - row.dtype.type(top)).sum(dtype=np.float64)))

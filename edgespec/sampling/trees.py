@@ -1,13 +1,14 @@
-"""Acceptance rules on trees of drafted tokens: pure functions, as those on chains.
+"""Acceptance rules for trees of drafted tokens. Like those for chains, they are pure functions.
 
 A tree is given by its nodes' tokens and parents: parents[i] < i is the node that token i
-follows, -1 for the root, which is the last emitted token. Siblings stand in the order in which
-they were drawn. A chain has parents -1, 0, 1, …
+follows, -1 for the root, which is the last emitted token. Siblings are listed in the order in
+which they were drawn. A chain has the parents -1, 0, 1, …
 
 Each rule returns (path, token): the accepted nodes from the root on, and the token that follows
-them. `target(path)` returns the target's distribution after a path; it is asked only as far as
-needed. As on chains, `rejection` and `traversal` are exact only if the shape of the tree did not
-depend on the value of a drawn token that is not in it; `match` and `coupled` are exact in any case.
+them. `target(path)` returns the target's distribution after a path; it is called only for paths
+that are needed. As for chains, `rejection` and `traversal` are exact only if the shape of the tree
+did not depend on the value of a drawn token that is not in it; `match` and `coupled` are always
+exact.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Outcome = tuple[Path, int]
 
 
 def children_of(parents: Sequence[int]) -> list[list[int]]:
-    """Return the children of each node, ascending; the last entry holds those of the root (-1)."""
+    """Return the children of each node, in ascending order; the last entry is for the root (-1)."""
     children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for node, parent in enumerate(parents):
         children[parent].append(node)
@@ -31,10 +32,10 @@ def children_of(parents: Sequence[int]) -> list[list[int]]:
 
 
 def match(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[Path], int]) -> Outcome:
-    """Follow the children that are what the target chooses by itself.
+    """Accept nodes from the root on, as long as a child has the token that the target chooses.
 
-    With `choose(path)` the argmax after a path this is the greedy rule. With a draw that is
-    independent of the tree it is the rule for deterministic trees.
+    If `choose(path)` returns the argmax after a path, this is the greedy rule. If it draws from the
+    target's distribution, independently of the tree, this is the rule for deterministic trees.
     """
     children = children_of(parents)
     path: Path = ()
@@ -53,10 +54,10 @@ def coupled(
     randomness: Randomness,
     position: int,
 ) -> Outcome:
-    """Follow the children that are what the target draws with the noise of each position.
+    """Accept nodes from the root on, as long as a child has the token that the target draws.
 
-    position: that of the first drafted tokens. The output is a function of noise and target
-    alone, whatever the tree.
+    The target draws with the noise of each position. position: the position of the root's children.
+    The output depends only on the noise and the target, not on the tree.
     """
     return match(
         tokens, parents, lambda path: randomness.gumbel(position + len(path), target(path))
@@ -72,9 +73,9 @@ def rejection(
 ) -> Outcome:
     """Try siblings in turn; after the first that is accepted, try its children.
 
-    For siblings drawn without replacement (Sequoia; Chen et al. 2024, arXiv 2402.12374):
-    draft_probs[i] is the distribution that token i was drawn from, without the siblings before
-    it. A rejected one leaves max(p - q, 0), normalised, to those that follow.
+    This is for siblings drawn without replacement (Sequoia; Chen et al. 2024, arXiv 2402.12374):
+    draft_probs[i] is the distribution that token i was drawn from, without the siblings before it.
+    After a rejection, max(p - q, 0), normalised, replaces p for the siblings that follow.
     """
     children = children_of(parents)
     path: Path = ()
@@ -97,15 +98,15 @@ def traversal(
     target: Callable[[Path], Distribution],
     randomness: Randomness,
 ) -> Outcome:
-    """Try leaves in turn, each as a whole path; a rejected one leaves the tree.
+    """Try leaves in turn, each with the whole path to it; a rejected leaf is removed from the tree.
 
-    Traversal verification (Weng et al. 2025, arXiv 2505.12398), for siblings drawn without
-    replacement: it accepts at least as much as `rejection` in expectation, and on a chain it is
-    block verification. draft_probs: as there.
+    This is traversal verification (Weng et al. 2025, arXiv 2505.12398), for siblings drawn without
+    replacement. It accepts at least as much as `rejection` in expectation, and on a chain it is
+    block verification. draft_probs: as for `rejection`.
     """
     children = children_of(parents)
-    joint = [0.0] * len(parents) + [1.0]  # of each node; the root's comes last
-    own: dict[int, Distribution] = {}  # the target's, less what rejected children took
+    joint = [0.0] * len(parents) + [1.0]  # each node's joint ratio; the root's comes last
+    own: dict[int, Distribution] = {}  # the target's distributions, less rejected children
     path: list[int] = []
     while True:
         node = path[-1] if path else -1
@@ -130,8 +131,8 @@ def traversal(
 def depths_of(parents: Sequence[int]) -> list[int]:
     """Return the depth of each node; children of the root have depth 1.
 
-    Raises ValueError unless the nodes stand in depth-first order, each after its parent and all
-    that is below its earlier siblings.
+    Raises ValueError unless the nodes are in depth-first order: each comes after its parent, its
+    earlier siblings and all nodes below these siblings.
     """
     depths: list[int] = []
     line = [-1]  # from the root to the last node
@@ -146,16 +147,16 @@ def depths_of(parents: Sequence[int]) -> list[int]:
 
 
 def n_leaves(parents: Sequence[int]) -> int:
-    """Return the number of leaves, 1 for a chain and where there are no nodes.
+    """Return the number of leaves; it is 1 for a chain, and also if there are no nodes.
 
-    Raises ValueError as `depths_of`.
+    Raises ValueError as `depths_of` does.
     """
     depths_of(parents)
     return 1 + sum(parent != node for node, parent in enumerate(parents[1:]))
 
 
 def first_nodes(draft: Draft, n: int, max_leaves: int) -> Draft:
-    """Return the first nodes of a draft, at most `n` with at most `max_leaves` leaves."""
+    """Return the first nodes of a draft: at most `n` nodes, with at most `max_leaves` leaves."""
     n_seen = 1
     for node, parent in enumerate(draft.parents[1:n]):
         n_seen += parent != node
@@ -178,7 +179,7 @@ def n_first_path(parents: Sequence[int]) -> int:
 
 def widths_of(parents: Sequence[int]) -> Path:
     """Return the number of nodes at each depth."""
-    depths = [0]  # the root's comes first
+    depths = [0]  # the depth of the root, then of each node
     for parent in parents:
         depths.append(depths[parent + 1] + 1)
     return tuple(map(depths.count, range(1, max(depths) + 1)))

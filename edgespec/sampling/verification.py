@@ -1,4 +1,4 @@
-"""Rows of the target and a draft become accepted tokens, and one token of the target's own."""
+"""Verification: from the target's logits rows and a draft to the accepted tokens and one more."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .sampler import Sampler, logprob
 
 
 class Verification:
-    """The sampling and acceptance of one request, wherever its rows were computed.
+    """The sampling and acceptance of one request, wherever its logits rows were computed.
 
-    prompt, output: its tokens so far. rule: the acceptance rule for drafts that carry
-    probabilities; all others are matched with the target's own choice. matcher: of the request's
-    constraint.
+    prompt, output: the request's tokens so far. rule: the acceptance rule for drafts with
+    probabilities; all other drafts are matched with the target's own choice. matcher: the state of
+    the request's constraint.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Verification:
         self._rule = rule_of(rule)
 
     def check(self, draft: Draft, rows: Rows, position: int) -> tuple[int, int]:
-        """Return how many drafted tokens are accepted, and the token that follows them.
+        """Return the number of accepted drafted tokens, and the token that follows them.
 
-        rows: [len(draft) + 1, vocab_size]. position: that of the first drafted token.
+        rows: [len(draft) + 1, vocab_size]. position: the position of the first drafted token.
         """
         tokens, sampler = draft.tokens, self._sampler
         if self._params.temperature == 0:
@@ -60,8 +60,8 @@ class Verification:
     def check_tree(self, draft: Draft, rows: Rows, position: int) -> tuple[trees.Path, int]:
         """Return the accepted nodes of a tree, and the token that follows them.
 
-        rows: [len(draft) + 1, vocab_size]: after the root, then after each node. position: that
-        of the root's children.
+        rows: [len(draft) + 1, vocab_size], the logits after the root, then after each node.
+        position: the position of the root's children.
         """
         tokens, parents, sampler = draft.tokens, draft.parents, self._sampler
 
@@ -83,12 +83,12 @@ class Verification:
 
     @property
     def has_ended(self) -> bool:
-        """True after the token that ended an answer under a constraint."""
+        """True once a token has ended an answer under a constraint."""
         return self._matcher is not None and self._matcher.has_ended
 
     def n_to_end(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens there are up to the end of an answer under a constraint,
-        after which nothing may follow; without one all.
+        """Return the number of tokens up to the first that ends the answer under its constraint,
+        that token included; all of them if none does.
         """
         ends = self._matcher.ends if self._matcher else ()
         return next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))
@@ -96,7 +96,7 @@ class Verification:
     def logprobs(self, rows: Iterable[Row], tokens: Sequence[int]) -> tuple[Logprob, ...] | None:
         """Return the log-probabilities of `tokens`, or None if the request did not ask for them.
 
-        rows: of each token, [vocab_size].
+        rows: the logits row of each token, [vocab_size].
         """
         n_top = self._params.logprobs
         if n_top is None:

@@ -1,6 +1,6 @@
-"""Acceptance rules by name: one file for each, which registers itself.
+"""The registry of acceptance rules: each rule is one file that registers itself.
 
-docs/how-to/write-an-acceptance-rule.md says what one has to do, and what has to be proved.
+docs/how-to/write-an-acceptance-rule.md says what a rule has to do, and what has to be proved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ names = known.names
 
 
 def register(name: str, summary: str) -> Callable[[type[AcceptanceRule]], type[AcceptanceRule]]:
-    """Register the decorated class. Raises ConfigError for a name that cannot be, or is taken."""
+    """Register the decorated class. Raises ConfigError if the name is not allowed or is taken."""
 
     def add(rule: type[AcceptanceRule]) -> type[AcceptanceRule]:
         known.add(registry.Entry(name, lambda context: rule(), summary))
@@ -30,7 +30,7 @@ def register(name: str, summary: str) -> Callable[[type[AcceptanceRule]], type[A
 
 
 def rule_of(name: str) -> AcceptanceRule:
-    """Return the rule of a name. Raises ConfigError for an unknown one."""
+    """Return the rule with this name. Raises ConfigError if there is none."""
     from .base import AcceptanceRule
 
     made: AcceptanceRule = known.make(known.entry(name), None, {}, AcceptanceRule)

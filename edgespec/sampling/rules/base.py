@@ -1,4 +1,4 @@
-"""The contract of acceptance rules: how drafts are made for one, and how it judges them."""
+"""The contract of acceptance rules: what drafts a rule wants, and how it accepts their tokens."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from ..base import Randomness
 
 
 class AcceptanceRule:
-    """A rule for requests at a temperature above 0. At 0 drafts are matched with the argmax.
+    """A rule for requests at a temperature above 0. At 0, drafts are matched with the argmax.
 
-    Drafts without probabilities are matched with the target's own draw whatever the rule.
+    Drafts without probabilities are matched with the target's own draw under every rule.
     """
 
     def couples(self, params: SamplingParams) -> bool:
-        """Return whether drafts for this request are drawn with the target's own noise."""
+        """Return whether drafts for this request are drawn with the same noise as the target's
+        tokens.
+        """
         return False
 
     def draws(self, alone: bool) -> bool:
-        """Return whether a model draws its tokens, with their probabilities; else it proposes its
-        likeliest. alone: it drafts one token after each text at most.
+        """Return whether a draft model draws its tokens and gives their distributions; otherwise it
+        proposes its likeliest tokens. alone: True if it drafts at most one token after each text.
         """
         return False
 
@@ -33,9 +35,10 @@ class AcceptanceRule:
         target: Callable[[int], Distribution],
         randomness: Randomness,
     ) -> tuple[int, int]:
-        """Return how many drawn tokens of a chain are accepted, and the token after them.
+        """Return the number of accepted tokens of a drawn chain, and the token after them.
 
-        draft_probs[i]: what token i was drawn from. target: as in sampling.acceptance.
+        draft_probs[i]: the distribution that token i was drawn from. target: as in
+        sampling.acceptance.
         """
         return acceptance.block(draft, draft_probs, target, randomness)
 
@@ -47,7 +50,8 @@ class AcceptanceRule:
         target: Callable[[trees.Path], Distribution],
         randomness: Randomness,
     ) -> tuple[trees.Path, int]:
-        """Return the accepted nodes of a tree with drawn tokens, and the token after them. target:
-        as in sampling.trees.
+        """Return the accepted nodes of a tree of drawn tokens, and the token after them.
+
+        target: as in sampling.trees.
         """
         return trees.traversal(tokens, parents, draft_probs, target, randomness)

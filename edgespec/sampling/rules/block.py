@@ -1,4 +1,4 @@
-"""Block verification of chains, traversal verification of trees."""
+"""The default rule: block verification of chains, traversal verification of trees."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .base import AcceptanceRule
 
 @register("block", "as long a beginning of the draft as its joint probability allows")
 class Block(AcceptanceRule):
-    """Accepts drawn drafts as a whole, and couples drafts for requests with a seed, so that the
-    same seed gives the same text however much is drafted.
+    """Accepts drawn tokens by their joint probability. For requests with a seed it couples drafts
+    instead, so that the same seed gives the same text however much is drafted.
     """
 
     def couples(self, params: SamplingParams) -> bool:
@@ -18,7 +18,8 @@ class Block(AcceptanceRule):
         return params.seed is not None
 
     def draws(self, alone: bool) -> bool:
-        """Return whether one token after each text is drafted: of several, the likeliest are
-        proposed, since the target draws one of them more often than it accepts one drawn token.
+        """Return whether at most one token is drafted after each text. If there are several, the
+        likeliest are proposed: the target draws one of these more often than it accepts a drawn
+        token.
         """
         return alone

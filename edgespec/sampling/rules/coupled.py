@@ -1,4 +1,4 @@
-"""Coupled sampling: draft and target draw with the same noise."""
+"""Coupled sampling: draft model and target draw with the same noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .base import AcceptanceRule
 
 @register("coupled", "what the target draws with the same noise")
 class Coupled(AcceptanceRule):
-    """Makes the text a function of seed and target alone."""
+    """Makes the text depend only on the seed and the target."""
 
     def couples(self, params: SamplingParams) -> bool:
         """Return True."""

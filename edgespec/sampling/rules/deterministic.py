@@ -1,4 +1,4 @@
-"""Deterministic drafts: the likeliest tokens, matched with the target's own draw."""
+"""Deterministic drafts: a draft model's likeliest tokens, matched with the target's own draw."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from .base import AcceptanceRule
 
 @register("deterministic", "the draft's likeliest tokens, where the target draws the same")
 class Deterministic(AcceptanceRule):
-    """Lets models propose their likeliest tokens in place of drawing."""
+    """Lets draft models propose their likeliest tokens instead of drawing them."""

@@ -1,4 +1,4 @@
-"""Speculative sampling: a token after the other, up to the first rejection."""
+"""Speculative sampling: accept one token after the other, up to the first rejection."""
 
 from __future__ import annotations
 
