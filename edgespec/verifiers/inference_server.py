@@ -188,8 +188,8 @@ class InferenceServerVerifier(ABC):
         ]
         if unsent:  # such as penalties: to the server the emitted tokens are part of the prompt
             self._refuse(
-                f"{unsent[0]} exactly where it is asked for one token at a time",
-                f"leave {unsent[0]} out, or decode locally",
+                f"{unsent[0]} exactly, so it is not sent there",
+                f"leave {unsent[0]} out, decode locally, or use `edgespec serve`",
             )
         if params.logprobs is not None:
             self._refuse("logprobs", "leave them out, or decode locally")
