@@ -30,15 +30,16 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Backend:
-    """Import a backend and return it. Raises EngineMissing where its package is not installed,
-    KeyError for an unknown name.
+    """Import a backend and return it. Raises EngineMissing if the package of its engine is not
+    installed, KeyError for an unknown name.
     """
     return _FACTORIES[name]()
 
 
 def name_of(path: Path) -> str:
-    """Return the name of the backend for a model file, by its suffix; nothing is imported or read.
-    What has no suffix of its own is taken for a GGUF, which the engine then checks.
+    """Return the name of the backend for a model file, chosen by its suffix alone; nothing is
+    imported or read. A file with an unknown suffix is taken for a GGUF, and the engine then checks
+    that it is one.
     """
     return ENGINES.get(path.suffix, "llama_cpp")
 

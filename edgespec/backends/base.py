@@ -1,4 +1,4 @@
-"""Contracts of engines: backends, models with one sequence or several slots, tokenizers."""
+"""The contracts of engines: backends, models with one sequence or several slots, tokenizers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from .heads import KINDS, HeadFacts, Kind, TargetSizes
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities and limits of an engine, as far as somebody decides by them.
+    """The abilities and limits of an engine that callers base decisions on.
 
-    max_rows: most logits rows a call. max_batch: most tokens a native call. min_tokens: fewer take
-    as long as so many. truncate: the tail of the memory can be dropped. rollback: without that,
-    tokens at the end of the last call that can be dropped, but for its first. hidden_states: it
-    gives those of its layers (`Model.tap`). max_leaves: most leaves of a tree of tokens; 1: it
-    evaluates chains only. grows: it evaluates a tree a few nodes at a time (`Model.grow`). threads:
-    their numbers can be changed while it is there (`Model.set_threads`).
+    max_rows: the most logits rows per call. max_batch: the most tokens per native call. min_tokens:
+    a call with fewer tokens takes as long as one with this many. truncate: the tail of the cache
+    can be dropped. rollback: if truncate is False, how many tokens at the end of the last call can
+    be dropped, but never its first token. hidden_states: it can return the hidden states of its
+    layers (`Model.tap`). max_leaves: the most leaves of a token tree; 1 if it evaluates only
+    chains. grows: it can evaluate a tree a few nodes at a time (`Model.grow`). threads: its numbers
+    of threads can be changed after loading (`Model.set_threads`).
     """
 
     max_rows: int
@@ -46,16 +47,18 @@ class Capabilities:
 
 
 class Model(ABC):
-    """One engine with one sequence of tokens: what all models are made from, yours as well.
+    """The base class of all models, yours included: an engine that holds one sequence of tokens.
 
-    A subclass sets `vocab_size`, `n_ctx` and `capabilities`, and has at least `n_past`, `decode`
-    and `truncate`. All else is optional: it does nothing, or says that this model cannot do it.
+    A subclass sets `vocab_size`, `n_ctx` and `capabilities`, and implements at least `n_past`,
+    `decode` and `truncate`. Every other method is optional: by default it does nothing, or raises
+    an error which says that this model cannot do it.
 
-    placement: what lies on which device, in the engine's words; empty where nothing says so.
-    hidden_size: numbers of a hidden state, n_layer: layers; 0 where they are not known.
-    cached_size: numbers of a token's keys and values in one layer of the cache, 0 where the cache
-    is not lent. thread_limit: most threads at present, 0 for as many as are set; None for a model
-    whose threads cannot be limited.
+    placement: which part lies on which device, in the engine's words; empty if the engine does not
+    say. hidden_size: the width of a hidden state, 0 if unknown. n_layer: the number of layers, 0 if
+    unknown. cached_size: how many numbers the keys and values of one token have in one layer of the
+    cache; 0 if the model gives no access to its cache. thread_limit: the most threads that may be
+    used at present; 0 means as many as are set, and None that the threads of this model cannot be
+    limited.
     """
 
     vocab_size: int
@@ -70,11 +73,11 @@ class Model(ABC):
     @property
     @abstractmethod
     def n_past(self) -> int:
-        """Number of tokens that the cache holds."""
+        """The number of tokens that the cache holds."""
 
     @property
     def sizes(self) -> TargetSizes:
-        """The sizes that a head has to fit."""
+        """The sizes of this model that a head has to fit."""
         return TargetSizes(self.hidden_size, self.vocab_size, self.n_layer, self.cached_size)
 
     @abstractmethod
@@ -83,9 +86,9 @@ class Model(ABC):
     ) -> Outputs:
         """Append `tokens` to the cache and return the logits of the last `n_logits` of them.
 
-        Outputs.logits: [n_logits, vocab_size], a view valid until the next call.
-        Raises ContextFull (nothing was appended), Aborted and DecodeError (`n_past` tells
-        how much was).
+        Outputs.logits: [n_logits, vocab_size], a view valid until the next call. Raises ContextFull
+        (nothing was appended), Aborted and DecodeError (some tokens may have been appended;
+        `n_past` tells how many).
         """
 
     @abstractmethod
@@ -93,55 +96,57 @@ class Model(ABC):
         """Forget everything from position `n_past` on. Raises CannotTruncate."""
 
     def checkpoint(self) -> Any:
-        """Return the state at the present `n_past`: by default its number, which is enough where
-        the memory can be truncated.
+        """Return the state at the current `n_past`, for `restore`. By default it is the number
+        `n_past` itself, which is enough if the cache can be truncated.
         """
         return self.n_past
 
     def restore(self, state: Any) -> None:
-        """Return to a checkpoint."""
+        """Go back to a state that `checkpoint` returned."""
         self.truncate(state)
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append `tokens`, the last len(parents) of which are the nodes of a tree; for models whose
-        capabilities.max_leaves is more than 1.
+        """Append `tokens`, the last len(parents) of which are the nodes of a tree. Only for models
+        whose capabilities.max_leaves is more than 1.
 
-        parents: in depth-first order; parents[i] is the node that node i follows, -1 for the root,
-        which is the token before all nodes. `keep` has to follow, or `truncate` to what was
-        before the nodes. Outputs.logits: [len(parents) + 1, vocab_size], of the root and of each
-        node. Raises as `decode`, and ValueError for more leaves than there can be.
+        parents: the parent of each node, in depth-first order. parents[i] is the node before node
+        i; -1 is the root, which is the token before all nodes. Afterwards call `keep`, or
+        `truncate` to a position before the nodes. Outputs.logits: [len(parents) + 1, vocab_size],
+        the row of the root, then one for each node. Raises the errors of `decode`, and ValueError
+        for more leaves than max_leaves.
         """
         raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
 
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes to a tree whose root is the cache's last token, appended by `decode`; for
-        models whose capabilities.grows is True.
+        """Append nodes to a tree whose root is the last token in the cache, appended by `decode`.
+        Only for models whose capabilities.grows is True.
 
-        Nodes are numbered in the order in which they are appended; parents: of each new one, the
-        number of a node of an earlier call, -1 for the root. `keep` or `truncate` ends the tree.
-        Outputs.logits: [len(tokens), vocab_size], of the new nodes. Raises as `decode_tree`; then
-        no node is left.
+        Nodes are numbered in the order in which they are appended. parents: for each new node, the
+        number of its parent, a node of an earlier call, or -1 for the root. `keep` or `truncate`
+        ends the tree. Outputs.logits: [len(tokens), vocab_size], one row for each new node. Raises
+        the errors of `decode_tree`; no node of the tree is left then.
         """
         raise NotImplementedError(f"{type(self).__name__} grows no trees (grows is False)")
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make the nodes of a path of the tree just evaluated, in order, the end of the cache; all
-        other nodes are gone.
+        """Keep a path of the tree just evaluated: its nodes, in order, become the end of the cache,
+        and all other nodes are dropped.
         """
         raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Let each evaluation from now on give the hidden states of these layers, as
-        `Outputs.hidden`, in this order; none at no cost.
+        """Make every later evaluation return the hidden states of these layers, in this order, as
+        `Outputs.hidden`. Without layers, evaluations return none and cost nothing extra.
 
-        Layer i from 0 is what goes into layer i, the residual stream without a norm, as in
-        hidden_states[i] of transformers; n_layer is what comes out of the last one. FINAL is that
-        after the last norm. All tokens of a call have them, prompts and nodes of trees included.
-        Raises ConfigError for a layer that this model cannot give; it is then as before.
+        Layer i, counted from 0, stands for the input of layer i: the residual stream before any
+        norm, which is hidden_states[i] in transformers. n_layer stands for the output of the last
+        layer, and FINAL for that output after the last norm. All tokens of a call get their states,
+        also those of prompts and the nodes of trees. Raises ConfigError for a layer whose states
+        this model cannot return; nothing has changed then.
         """
         if layers:
             raise ConfigError(
@@ -155,36 +160,38 @@ class Model(ABC):
         return 0
 
     def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
-        """Return keys and values of the tokens at these positions, [end - start, n_layer,
-        cached_size], a copy: attention head by head, a head's keys before its values. Keys are
-        rotated by their positions, where the model does so. For models with a cached_size.
+        """Return a copy of the keys and values of the tokens from position `start` to `end`, [end -
+        start, n_layer, cached_size]. A row has one attention head after the other, and for each
+        head its keys before its values. Keys are already rotated by their positions if the model
+        rotates them. Only for models with a cached_size.
         """
         raise NotImplementedError(f"{type(self).__name__} does not lend its cache")
 
     def begin(self, left_s: Callable[[], float]) -> None:
-        """Begin a request that has to end within `left_s()` seconds, inf for no limit. Of use where
-        how evaluations are done depends on that.
+        """Tell the model that a request begins, which has to end within `left_s()` seconds (inf: no
+        limit). Models override this if they adapt their evaluations to the time that is left.
         """
 
     def restrict(self, top: int) -> None:
-        """Allow rows from now on to be -inf outside their `top` largest logits; 0: whole rows. Of
-        use where logits lie on a device of their own, from where whole rows take long.
+        """Allow logits rows from now on to be -inf outside their `top` largest values; 0 asks for
+        complete rows. This saves time if logits lie on a GPU, because copying complete rows from
+        there is slow.
         """
 
     def expect_drafts(self, expected: bool) -> None:
-        """Learn if the evaluations from now on may be of drafts as well as of single tokens, which
-        may be evaluated in another way where no drafts come between them.
+        """Tell the model whether later evaluations may contain drafts, or only single tokens.
+        Without drafts, it may evaluate single tokens in a different way.
         """
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set the threads for one token and for several, from the next evaluation on; for models
-        whose capabilities.threads is True.
+        """Set how many threads evaluate one token, and how many evaluate several, from the next
+        evaluation on. Only for models whose capabilities.threads is True.
         """
         raise NotImplementedError(f"the threads of {type(self).__name__} are fixed")
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most `n_threads` from the next evaluation on, 0 for as many as are set. The
-        settings and the fingerprint stay as they are.
+        """Use at most `n_threads` threads from the next evaluation on; 0 means as many as are set.
+        The settings and the fingerprint do not change.
         """
 
     def close(self) -> None:
@@ -199,11 +206,13 @@ class Vocabulary(Protocol):
         """The number of tokens."""
 
     def token_text(self, token: int) -> bytes:
-        """Return the vocabulary's own entry of an id, by which vocabularies are compared."""
+        """Return the vocabulary's entry for a token id. Vocabularies are compared by their
+        entries.
+        """
 
 
 class Tokenizer(Vocabulary, Protocol):
-    """A vocabulary: text becomes token ids and back. Engines see ids only."""
+    """A vocabulary that converts text to token ids and back. Engines see only ids."""
 
     chat_template: str | None
 
@@ -214,9 +223,9 @@ class Tokenizer(Vocabulary, Protocol):
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return the token ids of `text`, with add_special after BOS where the model wants one.
+        """Return the token ids of `text`. With add_special, BOS comes first if the model wants one.
 
-        parse_special: read control tokens written in `text` as such, not as characters.
+        parse_special: read control tokens that are written in `text` as such, not as characters.
         """
 
     def encode_pieces(
@@ -231,8 +240,8 @@ class Tokenizer(Vocabulary, Protocol):
         """Return the texts of the control tokens, always in the same order."""
 
     def user_defined_texts(self) -> list[str]:
-        """Return the texts of the tokens that are no control tokens, and that `encode` reads
-        wherever they are written, always in the same order.
+        """Return the texts of the tokens that `encode` recognises wherever they are written,
+        without the control tokens, always in the same order.
         """
 
     def piece(self, token: int) -> bytes:
@@ -246,10 +255,10 @@ class Tokenizer(Vocabulary, Protocol):
 
 
 class FileModel(Model):
-    """A model opened from a file, with what loading, measuring and tuning ask of it.
+    """A model opened from a file, with everything that loading, measuring and tuning need.
 
-    tokenizer: the file's own vocabulary. n_ctx_train: tokens of context that it was trained for, 0
-    where nothing says so.
+    tokenizer: the file's own vocabulary. n_ctx_train: the context length in tokens that it was
+    trained for, 0 if unknown.
     """
 
     path: Path
@@ -261,41 +270,48 @@ class FileModel(Model):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the model's speed depends on, for JSON: device, build, file and settings."""
+        """Return everything that the model's speed depends on, as JSON values: device, build, file
+        and settings.
+        """
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return settings that are fixed at load and may be faster otherwise, each with its
-        present value and another one.
+        """Return the settings that are fixed at load and may be faster with a different value: for
+        each, its present value and the value to try.
         """
         return {}
 
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """Return a cache of `n_ctx` tokens with `n_slots` slots over the same weights. Raises
-        OutOfMemory.
+        """Return a model with `n_slots` slots and a cache of `n_ctx` tokens, which shares these
+        weights. Raises OutOfMemory.
         """
         raise ConfigError(f"{self.path} keeps one sequence only, so it cannot verify for others")
 
 
 def share_on_gpu(placement: Mapping[str, str]) -> float:
-    """Return the share of a model's layers that GPUs evaluate, from 0 to 1, by its placement."""
+    """Return the share of a model's layers that GPUs evaluate, from 0 to 1, read from its
+    placement.
+    """
     if layers := re.match(r"offloaded (\d+)/([1-9]\d*) layers", placement.get("layers", "")):
         return int(layers[1]) / int(layers[2])
     return float(placement.get("provider", "CPU") != "CPU")
 
 
 class Head(Model):
-    """A trained draft as a model: it reads tokens together with the target's hidden states.
+    """A trained head as a model: a small drafter that reads tokens together with the target's
+    hidden states.
 
-    A token at position p of the text goes in with the hidden states of the target at p - 1, zeros
-    where there are none; so the row after it guesses the token at p + 1. `decode` reads tokens
-    that the target has evaluated. `grow` guesses on: its nodes go in with the head's own states,
-    and never stay; `keep` takes an empty path only, and leaves the tokens that `decode` read.
+    The token at position p of the text is read with the target's hidden states at p - 1, or with
+    zeros if there are none. So its logits row guesses the token at p + 1. `decode` reads tokens
+    that the target has evaluated. `grow` continues with guesses: its nodes are read with the head's
+    own states, and they never stay. `keep` accepts only an empty path, and leaves the tokens that
+    `decode` has read.
 
-    kind: one of `heads.KINDS`. layers: of the target, whose hidden states it reads; none where it
-    reads keys and values (`Model.cached`) in their place. max_depth: most tokens on a path that it
-    guesses, 0 for any number. features: where the hidden states are found, by position in the text.
-    n_states: it reads those of so many latest tokens; 0: of all tokens that it has not read. start:
-    position of its cache's first token in the text; set where the cache is empty.
+    kind: one of `heads.KINDS`. layers: the target's layers whose hidden states it reads; empty if
+    it reads keys and values (`Model.cached`) instead. max_depth: the most tokens on a path that it
+    guesses, 0 for any number. features: the target's hidden states, by position in the text.
+    n_states: it reads only the states of this many latest tokens; 0 means those of all tokens that
+    it has not read yet. start: the position in the text of the first token in its cache; the
+    drafter sets it while the cache is empty.
     """
 
     kind: Kind
@@ -312,20 +328,21 @@ class Head(Model):
 
     @property
     def reads_first_token(self) -> bool:
-        """True if it reads a text's first token, before which there is no state."""
+        """True if it also reads a text's first token, which has no state before it."""
         return KINDS[self.kind].reads_first_token
 
 
 class FileHead(FileModel, Head):
-    """A trained draft in a file."""
+    """A trained head that was loaded from a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """Tokens to append to one slot; logits are wanted of the last `n_logits` of them.
+    """Tokens to append to one slot, and the number of logits rows that are wanted for the last of
+    them.
 
-    parents: the last of the tokens are the nodes of a tree, as in `Model.decode_tree`; n_logits
-    is then len(parents) + 1.
+    parents: if given, the last len(parents) tokens are the nodes of a tree, as in
+    `Model.decode_tree`; n_logits is then len(parents) + 1.
     """
 
     slot: int
@@ -335,12 +352,13 @@ class BatchItem:
 
 
 class BatchedModel(ABC):
-    """A model with several slots, a sequence of tokens each, evaluated together in one call.
+    """A model with several slots, one sequence of tokens in each, evaluated together in one call.
 
-    n_ctx: most tokens of one slot; n_slots: slots are numbered from 0. max_rows: most
-    rows of logits a call, all items together; max_draft_rows: of one item. max_batch: most
-    tokens a call. max_leaves: most leaves of a slot's tree; 1: only chains. shares_prefixes: `copy`
-    is possible, and costs little. thread_limit: as in `Model`.
+    n_ctx: the most tokens of one slot. n_slots: the number of slots; they are numbered from 0.
+    max_rows: the most logits rows per call, over all items. max_draft_rows: the most logits rows of
+    one item. max_batch: the most tokens per call. max_leaves: the most leaves of a slot's tree; 1
+    if only chains are possible. shares_prefixes: `copy` is possible and costs little. thread_limit:
+    as in `Model`.
     """
 
     vocab_size: int
@@ -355,36 +373,40 @@ class BatchedModel(ABC):
 
     @property
     def n_parked(self) -> int:
-        """Number of the cache's cells that rejected nodes take until they are in the way."""
+        """The number of cache cells that rejected nodes occupy; they are freed when the space is
+        needed.
+        """
         return 0
 
     @abstractmethod
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
-        """Append tokens to their slots and return the logits of every item, views valid until the
-        next call. After a tree `keep` has to follow, or `truncate` to what was before its nodes.
-        Raises ContextFull (nothing was appended), and DecodeError: slots may have lost something.
+        """Append tokens to their slots and return the logits of every item, as views valid until
+        the next call. After a tree, call `keep`, or `truncate` to a position before its nodes.
+        Raises ContextFull (nothing was appended) and DecodeError (slots may have lost tokens).
         """
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Make the nodes of a path of the slot's last tree, in order, its end; all other nodes are
-        gone.
+        """Keep a path of the slot's last tree: its nodes, in order, become the end of the slot, and
+        all other nodes are dropped.
         """
         raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
 
     @abstractmethod
     def truncate(self, slot: int, n_past: int) -> None:
-        """Forget everything of a slot from `n_past` on. Raises CannotTruncate; the slot is then
-        empty.
+        """Forget everything in a slot from position `n_past` on. Raises CannotTruncate; the slot is
+        then empty.
         """
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Let an empty slot begin with the first tokens of another. Raises CannotTruncate if the
-        other has lost what they begin with.
+        """Let the empty slot `target` begin with the first `n_past` tokens of the slot `source`.
+        Raises CannotTruncate if `source` has lost the beginning of these tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} shares no prefixes")
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most `n_threads` from the next evaluation on, as `Model.limit_threads`."""
+        """Use at most `n_threads` threads from the next evaluation on, as `Model.limit_threads`
+        does.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -392,78 +414,89 @@ class BatchedModel(ABC):
 
 
 class Backend(Protocol):
-    """An engine and its file format: a package of this room, which `backends.of` imports."""
+    """An engine and its file format: a package in `edgespec.backends` that `backends.of`
+    imports.
+    """
 
     def open_model(self, path: Path, config: EngineConfig) -> FileModel:
-        """Load a file, ready to evaluate tokens. Raises ModelError and its kinds."""
+        """Load a model file and return the model, ready to evaluate tokens. Raises ModelError or a
+        subclass.
+        """
 
     def vocabulary(self, path: Path) -> AbstractContextManager[Tokenizer]:
-        """Open a file's tokenizer without its weights. Raises ModelError and its kinds."""
+        """Open a file's tokenizer without loading the weights. Raises ModelError or a subclass."""
 
     def entries(self, path: Path) -> Vocabulary:
-        """Return a file's vocabulary to look at: no engine opens the file. Raises ModelError and
-        its kinds.
+        """Return a file's vocabulary, only for reading its entries: no engine opens the file.
+        Raises ModelError or a subclass.
         """
 
     def inspect_metadata(self, path: Path) -> dict[str, str]:
-        """Return what a file says about itself, under the names of GGUF's metadata without the
-        architecture's prefix ("block_count", "context_length", …). Raises ModelError and its kinds.
+        """Return a file's metadata with GGUF's names for it, without the architecture's prefix
+        ("block_count", "context_length", …). Raises ModelError or a subclass.
         """
 
     def published_sampling(self, model: Any) -> dict[str, Any]:
-        """Return what the file of a FileModel of this backend recommends for sampling, unchecked,
-        under the names of generation_config.json. Raises ModelError and its kinds.
+        """Return the sampling settings that a model's file recommends, unchecked, with the names of
+        generation_config.json. Raises ModelError or a subclass.
+
+        model: a FileModel of this backend.
         """
 
     def identity(self, path: Path) -> dict[str, Any]:
-        """Return what stands for a file on this device with this build, whatever the settings."""
+        """Return values that identify a file, this device and this build of the engine, and that do
+        not depend on settings.
+        """
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that the engine is made of."""
 
     def gpus(self, config: EngineConfig) -> list[str]:
-        """Return the names of the GPUs that compute a part of a model with these settings, with
-        all that their speed depends on; none where only the CPU computes. Raises ConfigError for
-        a device that is not there.
+        """Return the GPUs that compute a part of a model with these settings, each as a text with
+        its name and everything that its speed depends on; empty if only the CPU computes. Raises
+        ConfigError for a device that does not exist.
         """
 
     def ignores_gpu_layers(self, config: EngineConfig) -> bool:
-        """Return True if `config` names a number of layers for a GPU that this build cannot use;
-        False from an engine that does not count layers.
+        """Return True if `config` asks for a number of layers on a GPU and this build cannot use
+        one. An engine that does not count layers returns False.
         """
 
     def head_facts(self, path: Path) -> HeadFacts:
-        """Return what a head's files say. Raises ModelError and its kinds."""
+        """Return the description of a head, read from its files. Raises ModelError or a
+        subclass.
+        """
 
     def target_sizes(self, path: Path) -> TargetSizes:
-        """Return the sizes of a model that heads may be made for, as far as they are told without
-        loading it. Raises ModelError and its kinds.
+        """Return the sizes of a model that heads have to fit, as far as they are known without
+        loading it. Raises ModelError or a subclass.
         """
 
     def is_head(self, path: Path) -> bool:
-        """Return True if a file is a head and no model of its own. Raises ModelError and its
-        kinds.
+        """Return True if a file is a head and not a complete model. Raises ModelError or a
+        subclass.
         """
 
     def has_own_head(self, path: Path) -> bool:
-        """Return True if the file of a model has a head for it, which `open_head` opens under the
-        model's own path. Raises ModelError and its kinds.
+        """Return True if a model's file also contains a head for it, which `open_head` opens when
+        it is given the model's own path. Raises ModelError or a subclass.
         """
 
     def open_head(self, path: Path, config: EngineConfig, target: FileModel) -> FileHead:
-        """Load a head for a target, which may run on another engine. Raises ModelError and its
-        kinds; where the head was made for another target, a ConfigError that says how they differ.
+        """Load a head for a target; the target may run on a different engine. Raises ModelError or
+        a subclass, and ConfigError if the head was made for another target; the message says how
+        they differ.
         """
 
     def can_requantize(self) -> bool:
-        """Return True if the library that runs here can write a copy of a model in a format that
-        CPUs evaluate faster; only then `requantizable` and `requantize` are called.
+        """Return True if the installed library can write a copy of a model in a format that CPUs
+        evaluate faster; only then are `requantizable` and `requantize` called.
         """
 
     def requantizable(self, path: Path) -> bool:
-        """Return True if the copy would be in another format, and hardly a worse one. Raises
-        ModelError and its kinds.
+        """Return True if the copy would have a different format and hardly a worse one. Raises
+        ModelError or a subclass.
         """
 
     def requantize(self, path: Path, target: Path) -> None:
-        """Write the copy. Raises ModelError."""
+        """Write the copy of `path` to `target`. Raises ModelError."""

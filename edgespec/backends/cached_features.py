@@ -1,4 +1,4 @@
-"""The features of a head that reads its target's keys and values, where the target has them."""
+"""The features of a head that reads keys and values directly from its target's cache."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from .features import Features, States
 
 
 class CachedFeatures(Features):
-    """Keys and values of the tokens in a target's cache, [n, n_layer, cached_size]. Nothing is kept
-    here, so appending and forgetting say nothing.
+    """Keys and values of the tokens in a target's cache, [n, n_layer, cached_size]. Nothing is
+    stored here, so `append` and `truncate` do nothing.
     """
 
     def __init__(self, target: Model) -> None:
@@ -17,7 +17,7 @@ class CachedFeatures(Features):
 
     @property
     def start(self) -> int:
-        """The first token: a target keeps all of them."""
+        """0, the first token: a target keeps the keys and values of all tokens."""
         return 0
 
     @property
@@ -26,14 +26,14 @@ class CachedFeatures(Features):
         return self._target.n_cached
 
     def append(self, position: int, states: States | None) -> None:
-        """Do nothing."""
+        """Do nothing: the target's cache has the new tokens already."""
 
     def truncate(self, n_past: int) -> None:
-        """Do nothing."""
+        """Do nothing: the target truncates its cache itself."""
 
     def of(self, start: int, end: int) -> States:
-        """Return keys and values of the positions from `start` to `end`, a copy. Raises ValueError
-        where some are not there.
+        """Return a copy of the keys and values at the positions from `start` to `end`. Raises
+        ValueError if some of them are missing.
         """
         self._check(start, end)
         return self._target.cached(start, end)

@@ -1,4 +1,4 @@
-"""Limits on the tokens that an engine is given at a time."""
+"""Limits on the number of tokens in one call of an engine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FIRST = 32  # tokens
 
 
 def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
-    """Return where native calls have to end, but for the last one, that evaluate so many tokens:
-    none has more than max_batch, and none ends between the wanted rows. Raises ContextFull, and
-    ValueError for more rows than there can be.
+    """Return where the native calls that evaluate `n_tokens` tokens have to end, without the last
+    one. No call has more than max_batch tokens, and none ends between tokens whose rows are wanted.
+    Raises ContextFull, and ValueError for more rows than a call can return.
     """
     if model.n_past + n_tokens > model.n_ctx:
         raise ContextFull(
@@ -35,16 +35,18 @@ def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
 
 
 class Pace:
-    """Finds the length of evaluations that cannot be stopped half-way, as on GPUs.
+    """Adapts the length of evaluations that cannot be stopped half-way, as on GPUs.
 
-    most: as many tokens as take a tenth of a second, by the evaluations so far.
+    most: the number of tokens that take a tenth of a second, judged by the evaluations so far.
     """
 
     def __init__(self) -> None:
         self.most = _FIRST
 
     def took(self, n_tokens: int, seconds: float) -> None:
-        """Learn from an evaluation; short ones say little."""
+        """Learn from the time that an evaluation took. One of fewer than `most` tokens says little
+        and is ignored.
+        """
         if n_tokens >= self.most:
             fitting = n_tokens * _LONGEST_S / max(seconds, 1e-9)
             self.most = int(min(max(fitting, _FIRST), 2 * n_tokens))
@@ -53,7 +55,7 @@ class Pace:
 def check_slots(items: Sequence[BatchItem], n_past: Sequence[int], n_ctx: int) -> None:
     """Raise ContextFull, before anything is appended, if an item is too long for its slot.
 
-    n_past: tokens in the cache by slot. n_ctx: most tokens of one slot.
+    n_past: for each slot, the number of tokens in its cache. n_ctx: the most tokens of one slot.
     """
     for item in items:
         if n_past[item.slot] + len(item.tokens) > n_ctx:

@@ -10,16 +10,17 @@ import numpy.typing as npt
 States = npt.NDArray[np.float32]
 """Hidden states of tokens, [n, n_layers, hidden_size]."""
 
-MOST = 512  # tokens; there is room for twice as many: 19 MB with three layers of 1,536 numbers
+MOST = 512  # tokens; the buffer has space for twice as many: 19 MB with 3 layers of 1,536 numbers
 
 
 class Features:
-    """The hidden states of the last tokens in a target's cache, by position.
+    """The hidden states of the latest tokens in a target's cache, by position.
 
-    They are those of the positions from `start` to `end`. most: only the latest so many tokens are
-    sure to have them; a head that has not read earlier ones begins after them. shape: of a token's
-    states, if it is known before there are any. layers: whose states they are; set by what fills
-    this, which empties it where they change.
+    It has the states of the positions from `start` to `end`. most: only this many latest tokens are
+    sure to have states here; a head that has not read the tokens before them begins after those.
+    shape: the shape of one token's states, if it is known in advance. layers: the layers that the
+    states come from; the code that fills this store sets them, and empties the store if they
+    change.
     """
 
     def __init__(self, most: int = MOST, shape: tuple[int, int] = (0, 0)) -> None:
@@ -31,17 +32,17 @@ class Features:
 
     @property
     def start(self) -> int:
-        """The first position whose states are there."""
+        """The first position that has states."""
         return self._start
 
     @property
     def end(self) -> int:
-        """The position after the last one whose states are there."""
+        """The position after the last one that has states."""
         return self._end
 
     def append(self, position: int, states: States | None) -> None:
-        """Add the states of tokens from a position on. What is before a gap is forgotten, and None
-        is a gap.
+        """Add the states of the tokens from `position` on. If that leaves a gap, the states before
+        the gap are dropped. None adds nothing, so that the next call leaves a gap.
         """
         if states is None:
             return
@@ -56,13 +57,13 @@ class Features:
         self._end += len(states)
 
     def truncate(self, n_past: int) -> None:
-        """Forget the states from a position on."""
+        """Forget the states from position `n_past` on."""
         self._end = min(self._end, n_past)
         self._start = min(self._start, self._end)
 
     def of(self, start: int, end: int) -> States:
-        """Return the states of the positions from `start` to `end`, a view. Raises ValueError
-        where some are not there.
+        """Return a view of the states at the positions from `start` to `end`. Raises ValueError if
+        some of them are missing.
         """
         self._check(start, end)
         at = self._first + start - self._start
@@ -76,7 +77,9 @@ class Features:
             )
 
     def _make_room(self, states: States) -> None:
-        """Let as many more rows follow, and the oldest go where there are too many."""
+        """Make room for these states in the buffer, and drop the oldest rows if there are too
+        many.
+        """
         if not len(self._states) or self._states.shape[1:] != states.shape[1:]:
             self._states = np.empty((2 * self.most, *states.shape[1:]), np.float32)
             self._start = self._end
@@ -91,9 +94,10 @@ class Features:
 
 
 class OfLayers(Features):
-    """The hidden states of some layers, in a store that may hold those of others as well.
+    """The hidden states of some layers, taken from a store that may also hold those of other
+    layers.
 
-    like: has the shape of a token's states.
+    like: a store whose states of one token have the shape that these have.
     """
 
     def __init__(self, store: Features, layers: Sequence[int], like: Features) -> None:
@@ -103,17 +107,17 @@ class OfLayers(Features):
 
     @property
     def start(self) -> int:
-        """The first position whose states are there."""
+        """The first position that has states."""
         return self._store.start if set(self.layers) <= set(self._store.layers) else self.end
 
     @property
     def end(self) -> int:
-        """The position after the last one whose states are there."""
+        """The position after the last one that has states."""
         return self._store.end
 
     def of(self, start: int, end: int) -> States:
-        """Return the states of the positions from `start` to `end`. Raises ValueError where some
-        are not there.
+        """Return the states at the positions from `start` to `end`. Raises ValueError if some of
+        them are missing.
         """
         self._check(start, end)
         states = self._store.of(start, end)
@@ -123,9 +127,11 @@ class OfLayers(Features):
 
 
 class Blank(Features):
-    """Hidden states of zeros for all positions: what a head takes to read them can be measured.
+    """Hidden states that are zero at every position, for measuring how long a head takes to read
+    them.
 
-    like: they are as wide as these; `size` is 0 where that is not known.
+    like: a store whose states have the shape that these should have. size: how many numbers the
+    states of one token have, 0 if that shape is unknown.
     """
 
     def __init__(self, like: Features) -> None:
@@ -135,7 +141,7 @@ class Blank(Features):
         self.size = self._states.size
 
     def of(self, start: int, end: int) -> States:
-        """Return zeros for these positions, a view."""
+        """Return a view of zeros for the positions from `start` to `end`."""
         if len(self._states) < end - start:
             self._states = np.zeros((end - start, *self._states.shape[1:]), np.float32)
         return self._states[: end - start]

@@ -1,4 +1,6 @@
-"""Model files on disk: which belong together, their size and their names. Needs no engine."""
+"""Model files on disk: their names, their sizes, and which files belong together. Needs no
+engine.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from .. import kept_files
 from ..errors import ModelError, ModelNotFound
 
 HEAD = "head.json"
-"""The file beside the graphs of a head that says what it is."""
+"""The file next to a head's graphs that describes the head."""
 
 ENGINES = {".gguf": "llama_cpp", ".onnx": "onnx"}
-"""The engine for each suffix of a model's file."""
+"""The engine for each suffix of model files."""
 
 SUFFIXES = tuple(ENGINES)
 
@@ -23,8 +25,8 @@ _MOST_JSON = 16 << 20  # bytes
 
 
 def opened(path: Path) -> BinaryIO:
-    """Open a file of a model. Raises ModelNotFound if it cannot be read, also for a pipe, a device
-    or a folder.
+    """Open a file of a model for reading. Raises ModelNotFound if it cannot be read, or if it is a
+    pipe, a device or a folder.
     """
     try:
         return kept_files.open_regular(path)
@@ -33,7 +35,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return what a file of a model holds. Raises ModelNotFound if it cannot be read, and
+    """Return the contents of a file of a model. Raises ModelNotFound if it cannot be read, and
     ModelError if it has more than `most` bytes.
     """
     try:
@@ -45,14 +47,14 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a model. Raises as `read_bytes`, and ModelError for
-    anything but such an object.
+    """Return the JSON object in a file of a model. Raises the errors of `read_bytes`, and
+    ModelError if the file holds anything else.
     """
     data = read_bytes(path, _MOST_JSON)
     try:
         content: Any = json.loads(data)
         if b"\\u" in data:
-            json.dumps(content, ensure_ascii=False).encode()  # raises for half a character
+            json.dumps(content, ensure_ascii=False).encode()  # raises for a lone surrogate
     except RecursionError:
         raise ModelError(f"{path} is no JSON: it is nested too deeply; fetch it again") from None
     except ValueError as error:
@@ -74,20 +76,22 @@ def stem_of(name: str) -> str:
 
 
 def has_folder(path: str | Path) -> bool:
-    """Return True if a model of this kind has a folder of its own with companions in it, as an
-    ONNX graph has; a GGUF is a single file among others.
+    """Return True if models with this suffix have a folder of their own, with their companion
+    files. ONNX graphs have one; a GGUF is a single file among others.
     """
     return Path(path).suffix == ".onnx"
 
 
 def onnx_files(folder: Path) -> list[Path]:
-    """Return the graphs in a folder and in its folder onnx/, as repositories of the hub have it."""
+    """Return the graphs in a folder and in its subfolder onnx/, which repositories on the hub
+    use.
+    """
     return sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
 
 
 def only_graph(folder: Path) -> Path:
-    """Return the one graph of a folder, of a head the first that guesses. Raises ModelNotFound
-    where there are several.
+    """Return the only graph in a folder; for a head, its first graph "head.*.onnx" or else its
+    first graph. Raises ModelNotFound if there are several to choose from.
     """
     graphs = onnx_files(folder)
     if os.path.isfile(folder / HEAD):
@@ -99,7 +103,9 @@ def only_graph(folder: Path) -> Path:
 
 
 def split_parts(name: str) -> list[str]:
-    """Return the names of all parts of a split GGUF, one of which is `name`; [] if it is none."""
+    """Return the names of all parts of the split GGUF that the file `name` is a part of; [] if
+    `name` is not such a part.
+    """
     match = re.fullmatch(r"(.+-)\d{5}(-of-)(\d{5})(\.gguf)", name)
     if not match:
         return []
@@ -108,9 +114,9 @@ def split_parts(name: str) -> list[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """Return the files of a model: a GGUF, the parts of a split one that are there, or a graph and
-    its external data (model.onnx.data, model.onnx_data_1, …). Those of a head in a folder are all
-    that are in it.
+    """Return the files of a model: a GGUF, the existing parts of a split GGUF, or a graph with its
+    external data (model.onnx.data, model.onnx_data_1, …). A head in a folder consists of all files
+    in that folder.
     """
     if not has_folder(path):
         split = [path.with_name(name) for name in split_parts(path.name)]
@@ -123,23 +129,25 @@ def parts(path: Path) -> list[Path]:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a model on disk."""
+    """Return the size of a model on disk, in bytes."""
     return sum(part.stat().st_size for part in parts(path))
 
 
 def label(path: Path) -> str:
-    """Return a short name; that of a graph has its folder, as every graph is called model.onnx."""
+    """Return a short name of a model: its file name, and for a graph also its folder, because every
+    graph is called model.onnx.
+    """
     return f"{path.parent.name}/{path.name}" if has_folder(path) else path.name
 
 
 def folder_of_neighbours(path: Path) -> Path:
-    """Return the folder that other models lie in beside this one."""
+    """Return the folder in which other models lie next to this one."""
     return path.parent.parent if has_folder(path) else path.parent
 
 
 def neighbours(path: Path) -> list[Path]:
-    """Return the GGUF files, and the graphs that are alone in their folders, beside a model; it is
-    among them. Heads in folders are not.
+    """Return the models next to a model, and the model itself: GGUF files, and graphs that are
+    alone in their folders. Heads in folders are left out.
     """
     around = folder_of_neighbours(path)
     there = kept_files.matching(around, "*")

@@ -1,5 +1,5 @@
-"""Trained heads as their files describe them: the kinds, a head's description, and which targets it
-fits.
+"""Descriptions of trained heads: their kinds, the facts in a head's files, and the targets that a
+head fits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 FINAL = -1
-"""In place of a layer's number: the final hidden states, after the last norm."""
+"""The layer number that stands for the final hidden states, after the last norm."""
 
 Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash", "moa"]
 
@@ -17,11 +17,12 @@ Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash", "
 class HeadKind(NamedTuple):
     """Facts that all heads of a kind share.
 
-    title: the kind in words. named: how configs of checkpoints name it, in lower case. reads: of
-    the target, the hidden states of "layers" that a head names, the "final" ones, or the keys and
-    values in its "cache". one_pass: one evaluation guesses all tokens of a path. reads_first_token:
-    it reads a text's first token, though no state is before it. looks_up: it has an embedding of
-    the vocabulary, and each guess reads a row of it.
+    title: the name of the kind for users. named: its name in the configs of checkpoints, in lower
+    case. reads: what it reads of the target: the hidden states of the "layers" that a head names,
+    the "final" hidden states, or the keys and values in the "cache". one_pass: one evaluation
+    guesses all tokens of a path. reads_first_token: it also reads a text's first token, which has
+    no state before it. looks_up: it has an embedding matrix of the vocabulary, and each guess reads
+    one row of it.
     """
 
     title: str
@@ -43,16 +44,17 @@ KINDS: Mapping[Kind, HeadKind] = {
         "Mixture of Attentions", "moa", "cache", reads_first_token=True, looks_up=False
     ),
 }
-"""The kinds of heads, each declared here alone."""
+"""All kinds of heads; each kind is declared only here."""
 
 TITLES = ", ".join(kind.title for kind in KINDS.values())
-"""All kinds in words."""
+"""The titles of all kinds, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSizes:
-    """The sizes of a target, as `Model` has them; 0 where a file does not say one. cached_size: 0
-    for a target that does not lend its cache, too.
+    """The sizes of a target, as in `Model`; 0 for a size that a file does not state.
+
+    cached_size: it is also 0 for a target that gives no access to its cache.
     """
 
     hidden_size: int
@@ -70,10 +72,11 @@ _SIZES = {
 
 
 def misfit(made_for: TargetSizes, layers: tuple[int, ...], target: TargetSizes) -> str:
-    """Return why a head does not fit a target, as the end of a sentence that begins with its name;
-    "" if it fits, as far as all sizes are known.
+    """Return the reason why a head does not fit a target, or "" if all known sizes fit. The reason
+    is the end of a sentence that begins with the head's name.
 
-    made_for: the sizes of the head's own target. layers: of the target, that it reads.
+    made_for: the sizes of the target that the head was made for. layers: the target's layers that
+    the head reads.
     """
     for name, things in _SIZES.items():
         ours, theirs = getattr(made_for, name), getattr(target, name)
@@ -85,20 +88,21 @@ def misfit(made_for: TargetSizes, layers: tuple[int, ...], target: TargetSizes) 
 
 
 def other_target(wanted: str, given: int) -> str:
-    """Return the end of a sentence on a head: which target it was made for, and what this one has
-    in place of that.
+    """Return the end of a sentence about a head: which size the target that it was made for has,
+    and which size this target has instead.
     """
     return f"was made for another target: for one with {wanted}, and this one has {given}"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFacts:
-    """The description of a head in its files; nothing of its weights is read.
+    """The description of a head, read from its files without reading its weights.
 
-    kind, layers, max_depth: as in `Head`. sizes: of the targets that it was made for. target: the
-    name of the one that it was converted for, "" where none is noted. n_drafted: tokens that it can
-    guess. precision: of its matrices. size: bytes on disk. read_size: those that a guess reads,
-    about: of embeddings only a row is looked up.
+    kind, layers, max_depth: as in `Head`. sizes: the sizes of the targets that it was made for.
+    target: the name of the target that it was converted for, "" if none is noted. n_drafted: the
+    number of different tokens that it can guess. precision: the number format of its matrices.
+    size: its size on disk in bytes. read_size: about how many bytes a guess reads; embeddings do
+    not count, because only one row of them is looked up.
     """
 
     kind: Kind
@@ -115,11 +119,15 @@ class HeadFacts:
     target: str = ""
 
     def misfit(self, target: TargetSizes) -> str:
-        """Return why it does not fit a target, "" if it fits, as the function `misfit`."""
+        """Return the reason why the head does not fit a target, or "" if it fits, as the function
+        `misfit` does.
+        """
         return misfit(self.sizes, self.layers, target)
 
     def in_words(self) -> dict[str, str]:
-        """Return a description by what each part is about."""
+        """Return a description for users: a text for each topic, such as "target" or
+        "precision".
+        """
         sizes = self.sizes
         layers = ", ".join("the last state" if i == FINAL else str(i) for i in self.layers)
         target = [

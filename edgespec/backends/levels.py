@@ -1,4 +1,4 @@
-"""Trees on models that grow them."""
+"""Evaluation of whole trees on models that grow trees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .base import Model
 def decode_by_levels(
     model: Model, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None
 ) -> Outputs:
-    """Evaluate a tree as `Model.decode_tree` by growing it, a level at a time."""
+    """Evaluate a tree as `Model.decode_tree` does, by growing it one level at a time."""
     n_before = len(tokens) - len(parents)
     if n_before < 1:
         raise ValueError(f"a tree of {len(parents)} nodes needs a token before it")

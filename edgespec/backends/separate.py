@@ -1,4 +1,4 @@
-"""Models of one sequence each, side by side under the `BatchedModel` contract."""
+"""Several models with one sequence each, combined under the `BatchedModel` contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .chunks import check_slots
 
 
 class SeparateModels(BatchedModel):
-    """Models of the same weights, a slot each: evaluated one after another, nothing shared."""
+    """Models over the same weights, one for each slot. They are evaluated one after another, and
+    their caches share nothing.
+    """
 
     def __init__(self, models: Sequence[Model]) -> None:
         first = models[0]
@@ -27,16 +29,16 @@ class SeparateModels(BatchedModel):
         self.max_leaves = first.capabilities.max_leaves
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
-        """Append tokens to their slots, each by its own model; the rows are copies."""
+        """Append tokens to their slots, each with its own model; the returned rows are copies."""
         check_slots(items, [model.n_past for model in self._models], self.n_ctx)
         return [Outputs(self._evaluate(item).logits.copy()) for item in items]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Make these nodes of the slot's last tree its tail; the others are gone."""
+        """Keep these nodes of the slot's last tree as its tail; drop the other nodes."""
         self._models[slot].keep(path)
 
     def truncate(self, slot: int, n_past: int) -> None:
-        """Forget everything of a slot from `n_past` on."""
+        """Forget everything in a slot from position `n_past` on."""
         self._models[slot].truncate(n_past)
 
     def close(self) -> None:

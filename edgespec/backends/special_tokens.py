@@ -1,4 +1,4 @@
-"""Finding special tokens in texts, in time that grows with the text alone."""
+"""Finding special tokens in texts, in time that grows only with the length of the text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _PIECE = 1024  # characters of text between two cuts, at least
 
 
 def matcher(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds any of `texts`, the longest where several begin.
+    """Return a pattern that finds any of `texts`, and the longest of them if several begin at one
+    place.
 
-    It is compiled from a trie: an alternation of thousands is tried one by one at every place.
+    It is compiled from a trie, because `re` would try a plain alternation of thousands of texts one
+    by one at every place.
     """
     trie: _Trie = {}
     for text in texts:
@@ -38,7 +40,9 @@ def _pattern(node: _Trie) -> str:
 
 
 class Borders:
-    """Tells where a text may become part of one of some tokens by what is put beside it."""
+    """Finds out whether the beginning or end of a text could become part of one of some tokens once
+    more text is put before or after it.
+    """
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tokens
@@ -47,18 +51,20 @@ class Borders:
         self._longest = max(map(len, tokens), default=0)
 
     def at_begin(self, text: str) -> bool:
-        """Return True if the beginning of `text`, or all of it, may belong to a longer token."""
+        """Return True if the beginning of `text`, or all of it, may be part of a longer token."""
         if len(text) < self._longest and any(text in token for token in self._tokens):
             return True
         return self._is_open(self._backward, text[: self._longest][::-1])
 
     def at_end(self, text: str) -> bool:
-        """Return True if the end of `text` may belong to a longer token."""
+        """Return True if the end of `text` may be part of a longer token."""
         return self._is_open(self._forward, text[-self._longest :] if self._longest else "")
 
     @staticmethod
     def _is_open(tokens: list[str], text: str) -> bool:
-        """Return True if one of the sorted tokens begins with an end of `text`, and goes on."""
+        """Return True if one of the sorted tokens begins with a suffix of `text` and is longer than
+        that suffix.
+        """
         for k in range(len(text)):
             following = bisect.bisect_right(tokens, text[k:])
             if following < len(tokens) and tokens[following].startswith(text[k:]):
@@ -67,7 +73,10 @@ class Borders:
 
 
 class Special(NamedTuple):
-    """A special token: is it a control token, and does it swallow blanks before or after it?"""
+    """The properties of a special token.
+
+    control: it is a control token. lstrip, rstrip: it swallows blanks before it, or after it.
+    """
 
     control: bool
     lstrip: bool = False
@@ -82,14 +91,14 @@ class Piece(NamedTuple):
 
 
 class SpecialTokens:
-    """Cuts texts at special tokens, so that the ids of the pieces are those of the whole.
+    """Cuts texts at special tokens, so that the ids of the pieces are the ids of the whole text.
 
-    An engine looks for one special token after the other, the longest first, and encodes what
-    lies between those that it finds on its own. So a text may be cut beside a special token that
-    no longer one overlaps: the engine finds this one there too. Where tokens overlap otherwise
-    the text stays in one piece, and so does a token with the blanks that it swallows.
+    An engine looks for one special token after the other, the longest first, and encodes the text
+    between them separately. So a text may be cut next to a special token that no longer one
+    overlaps: the engine finds this token in the whole text, too. If tokens overlap in another way,
+    the text stays in one piece. A token also stays in one piece with the blanks that it swallows.
 
-    tokens: the texts that are read as special, none of them empty.
+    tokens: the texts that are read as special tokens; none of them is empty.
     """
 
     def __init__(self, tokens: Mapping[str, Special]) -> None:
@@ -101,7 +110,9 @@ class SpecialTokens:
         self._overlap = functools.lru_cache(maxsize=None)(self._overlapping)
 
     def pieces(self, text: str) -> Iterator[Piece]:
-        """Yield the pieces of a text in order; a control token that can be is one by itself."""
+        """Yield the pieces of a text in order. A control token is a piece of its own if it can be
+        cut out.
+        """
         begin, unsafe, control = 0, 0, False
         for match in self._find.finditer(text):
             token, (start, end) = self._tokens[match[0]], match.span()
@@ -121,16 +132,22 @@ class SpecialTokens:
             yield Piece(text[begin:], control)
 
     def _reach(self, found: str, alone: bool, text: str, end: int) -> int:
-        """Return where the tokens end that begin inside of one, which itself ends at `end`.
+        """Return where the tokens that begin inside the token `found` end, or `end`, where it ends
+        itself, if there are none.
 
-        alone: none that begins before it overlaps it; then only a longer one can take its place.
+        alone: no token that begins before it overlaps it; then only a longer one can take its
+        place.
         """
         overlap = self._overlap(found, alone)
         beyond = overlap.match(text, end) if overlap else None
         return beyond.end() if beyond else end
 
     def _overlapping(self, found: str, longer: bool) -> re.Pattern[str] | None:
-        """Return what follows `found` where another token begins inside of it, None if none can."""
+        """Return a pattern for the text after `found` if another token begins inside of it and ends
+        after it; None if no token can.
+
+        longer: consider only tokens that are at least as long as `found`.
+        """
         rests = set()
         for k in range(1, len(found)):
             tail = found[k:]

@@ -1,6 +1,8 @@
-"""A model that is a table or a function, under the contract of a real engine.
+"""A toy model, which is a table or a function, and a toy tokenizer, with the contracts of a real
+engine.
 
-Losslessness is proved on it, and programs that embed edgespec can be tested with it.
+The tests prove on it that decoding is lossless, and you can use it to test programs that embed
+edgespec.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
 class ToyModel(Model):
     """A model whose next-token probabilities come from a table or a function.
 
-    probs: [vocab_size, vocab_size], row t being the probabilities after token t; or a
-    function from all tokens so far to [vocab_size] probabilities (with `vocab_size` given).
-    Rows are float64 log-probabilities, -inf where a probability is zero.
-    truncate=False makes it behave like a recurrent model: only checkpoints go back, and it takes
-    no trees. The hidden states of a token are its position, itself, and the number of the layer.
+    probs: [vocab_size, vocab_size], where row t has the probabilities after token t; or a function
+    from all tokens so far to [vocab_size] probabilities (with `vocab_size` given). Logits rows are
+    float64 log-probabilities, -inf where a probability is zero. truncate=False makes it behave like
+    a recurrent model: it goes back only to checkpoints, and evaluates no trees. The hidden state of
+    a token in a layer has three numbers: the token's position, the token's id, and the layer's
+    number.
     """
 
     hidden_size = 3
@@ -65,18 +68,18 @@ class ToyModel(Model):
         self.n_evaluated = 0
         self._layers: tuple[int, ...] = ()
         self._tokens: list[int] = []
-        self._nodes: list[int] = []  # of a tree that waits for `keep`
+        self._nodes: list[int] = []  # nodes of a tree that waits for `keep`
         self._parents: list[int] = []
 
     @property
     def n_past(self) -> int:
-        """Number of tokens that the cache holds."""
+        """The number of tokens that the cache holds."""
         return len(self._tokens)
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and return logits, float64 [n_logits, vocab_size]."""
+        """Append tokens and return their logits, float64 [n_logits, vocab_size]."""
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
         if abort and len(tokens) > 1 and abort():
@@ -92,7 +95,7 @@ class ToyModel(Model):
         return Outputs(rows, self._states(range(start, self.n_past), tokens))
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Let evaluations give the hidden states of these layers."""
+        """Make later evaluations return the hidden states of these layers."""
         for layer in layers:
             if not FINAL <= layer <= self.n_layer:
                 raise ConfigError(f"a toy model has the layers 0 to {self.n_layer}, not {layer}")
@@ -112,7 +115,7 @@ class ToyModel(Model):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and a tree; float64 [len(parents) + 1, vocab_size]."""
+        """Append tokens and a tree; return float64 [len(parents) + 1, vocab_size]."""
         n_before = len(tokens) - len(parents)
         if self.n_past + len(tokens) > self.n_ctx:
             raise ContextFull(f"{self.n_past} + {len(tokens)} tokens, but n_ctx is {self.n_ctx}")
@@ -124,7 +127,7 @@ class ToyModel(Model):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes to a tree; float64 [len(tokens), vocab_size]."""
+        """Append nodes to a tree; return float64 [len(tokens), vocab_size]."""
         if self.n_past + len(tokens) > self.n_ctx:
             self.keep(())
             raise ContextFull(f"no room for {len(tokens)} nodes, n_ctx is {self.n_ctx}")
@@ -140,7 +143,7 @@ class ToyModel(Model):
         return Outputs(np.stack(rows), self._states(positions, tokens))
 
     def keep(self, path: Sequence[int]) -> None:
-        """Keep the nodes of a path of the last tree."""
+        """Keep the nodes of a path of the last tree, and drop the others."""
         del self._tokens[len(self._tokens) - len(self._nodes) :]
         self._tokens += [self._nodes[node] for node in path]
         self._nodes, self._parents = [], []
@@ -162,14 +165,15 @@ class ToyModel(Model):
         return tuple(self._tokens)
 
     def restore(self, state: Any) -> None:
-        """Return to a checkpoint."""
+        """Go back to a checkpoint."""
         self._tokens = list(state)
 
 
 class ToyTokenizer:
-    """A tokenizer over a list of texts, that reads by the longest entry that fits.
+    """A tokenizer over a list of texts, which always reads the longest entry that fits.
 
-    vocab: texts, bytes or str; `eog`: ids that end a generation (they add no text).
+    vocab: the text of each token, bytes or str. eog: the ids that end a generation; they add no
+    text.
     """
 
     def __init__(
@@ -182,7 +186,7 @@ class ToyTokenizer:
         self._eog = frozenset(eog)
         self.vocab_size = len(vocab)
         self.chat_template = chat_template
-        self._by_first_byte: dict[int, list[int]] = {}  # the ids of entries, the longest first
+        self._by_first_byte: dict[int, list[int]] = {}  # ids of entries, the longest entry first
         for i in sorted(range(len(vocab)), key=lambda i: -len(self._vocab[i])):
             if self._vocab[i]:
                 self._by_first_byte.setdefault(self._vocab[i][0], []).append(i)
@@ -190,7 +194,7 @@ class ToyTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return the token ids of `text`. Raises ConfigError where no entry fits."""
+        """Return the token ids of `text`. Raises ConfigError if no entry fits."""
         data, at, ids = text.encode(), 0, []
         while at < len(data):
             candidates = self._by_first_byte.get(data[at], [])
@@ -221,15 +225,15 @@ class ToyTokenizer:
 
     @property
     def longest_token(self) -> int:
-        """The most bytes of an entry."""
+        """The length of the longest entry, in bytes."""
         return max(map(len, self._vocab))
 
     def token_text(self, token: int) -> bytes:
-        """Return the vocabulary entry."""
+        """Return the vocabulary's entry for a token id."""
         return self._vocab[token]
 
     def piece(self, token: int) -> bytes:
-        """Return the vocabulary entry; empty for end tokens."""
+        """Return the vocabulary's entry for a token id; empty for end tokens."""
         return b"" if token in self._eog else self._vocab[token]
 
     def is_eog(self, token: int) -> bool:

@@ -1,6 +1,6 @@
-"""Stopping native evaluations while they run: one thread asks for all of them if they should.
+"""Stopping native evaluations while they run: one thread checks for all of them whether to stop.
 
-Native code is not asked by calling Python back, which would slow every evaluation down.
+Native code does not ask by calling Python back, because that would slow down every evaluation.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable
 from ..types import Abort
 
 POLL_S = 0.03
-_LINGER = 20  # polls without any evaluation before the thread sleeps: waking it at each costs more
+_LINGER = 20  # polls without an evaluation before the thread sleeps; each waking costs more
 _WAKE = b"\0"  # no signal has this number
 
 
 class _Watcher:
-    """The thread that asks; it sleeps while nothing has run for a while."""
+    """The thread that checks whether to stop; it sleeps when nothing has run for a while."""
 
     def __init__(self) -> None:
         self.running: dict[Watch, Abort] = {}
@@ -33,11 +33,11 @@ class _Watcher:
 
     @property
     def fileno(self) -> int:
-        """Where signals are to be written to."""
+        """The file descriptor that the numbers of signals have to be written to."""
         return self._told.fileno()
 
     def add(self, watch: Watch, abort: Abort) -> None:
-        """Ask `abort` from now on."""
+        """Start checking `abort`, and stop the evaluation of `watch` when it returns a reason."""
         with self.lock:
             self.running[watch] = abort
             if not self._asleep:
@@ -79,12 +79,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Watch:
-    """A context for each evaluation of one model, one at a time.
+    """A context manager around each evaluation of one model; evaluations come one at a time.
 
-    stop: ends the evaluation that runs; called from another thread, where the caller's `abort` has
-    a reason or, on the main thread, Ctrl-C is pressed: Python raises KeyboardInterrupt only when
-    native code has returned. A program's own handler of Ctrl-C is left alone, unless it has an
-    attribute `ends_answers` that is true.
+    stop: a function that ends the running evaluation. Another thread calls it when the caller's
+    `abort` returns a reason, or when Ctrl-C is pressed during an evaluation on the main thread;
+    Python itself raises KeyboardInterrupt only after native code has returned. A program's own
+    Ctrl-C handler is left alone, unless it has an attribute `ends_answers` that is true.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -93,7 +93,9 @@ class Watch:
         self.ends_by_ctrl_c = False
 
     def during(self, abort: Abort | None) -> Watch:
-        """Return the context of an evaluation; without `abort` nothing ends it."""
+        """Return the context manager for one evaluation; without `abort`, nothing ends the
+        evaluation early.
+        """
         self.abort = abort
         return self
 
@@ -110,7 +112,9 @@ class Watch:
             signal.set_wakeup_fd(-1)
 
     def _listen(self) -> None:
-        """Hear of Ctrl-C before Python does, unless an event loop already listens."""
+        """Get notice of Ctrl-C before Python does, unless an event loop already listens for
+        signals.
+        """
         if threading.get_ident() != threading.main_thread().ident:
             return
         handler = signal.getsignal(signal.SIGINT)

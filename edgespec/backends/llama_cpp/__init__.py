@@ -1,4 +1,4 @@
-"""GGUF models through llama.cpp's library, libllama: a `Backend` that may requantise."""
+"""GGUF models on llama.cpp's library, libllama: a `Backend`, which may be able to requantise."""
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
 from .devices import Gpu as Gpu

@@ -1,4 +1,4 @@
-"""Stopping a native evaluation from within."""
+"""Stopping a native evaluation while it runs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from .ctrl_c import noting_ctrl_c
 from .declarations import AbortCallback
 from .library import lib
 
-# Between the operations of a graph, llama.cpp asks a function whether to stop. The C library has
-# one that answers without Python: the length of a text, 0 until somebody writes a character.
+# Between the operations of a graph, llama.cpp calls a function to ask whether to stop. The C
+# library has one that answers without Python: strlen, which returns 0 for a text until a character
+# is written to it.
 _length = ctypes.CDLL("ucrtbase" if os.name == "nt" else None).strlen
 _is_not_empty = ctypes.cast(_length, AbortCallback)
 
 
 def _never() -> None:
-    """Give no reason to stop."""
+    """Return no reason to stop: an `abort` for evaluations that only Ctrl-C stops."""
 
 
 class AbortableDecode:
     """Evaluations that the caller's `abort` or Ctrl-C can stop half-way, on CPUs.
 
-    ctrl_c: Ctrl-C was pressed during the last one. What Python's own handler raises within a
-    callback of native code (its log, hidden states) would be lost, so the caller has to raise
-    KeyboardInterrupt.
+    ctrl_c: Ctrl-C was pressed during the last evaluation. The caller then has to raise
+    KeyboardInterrupt: an exception that Python's own handler raises within a callback of native
+    code (its log, hidden states) would be lost.
     """
 
     def __init__(self, context: Any) -> None:
@@ -38,7 +39,7 @@ class AbortableDecode:
         lib.llama_set_abort_callback(context, _is_not_empty, ctypes.addressof(self._text))
 
     def __call__(self, batch: Any, abort: Abort | None, evaluate: Any = None) -> int:
-        """Evaluate a native batch and return the code, 2 if it was stopped.
+        """Evaluate a native batch and return the engine's code, which is 2 if it was stopped.
 
         evaluate: the native function, by default llama_decode.
         """
@@ -54,7 +55,9 @@ class AbortableDecode:
             self._text[0] = b"\0"
 
     def calling_back(self, batch: Any, abort: Abort | None) -> int:
-        """Evaluate a native batch that calls Python back, which hears of Ctrl-C."""
+        """Evaluate a native batch whose evaluation calls Python back; Ctrl-C stops it in any
+        case.
+        """
         return self(batch, abort or _never)
 
     def _stop(self) -> None:

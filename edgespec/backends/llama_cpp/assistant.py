@@ -1,8 +1,8 @@
-"""Gemma 4's assistants on llama.cpp: MTP layers in a file of their own, which look at the keys and
-values in their target's cache and have none themselves.
+"""Gemma 4's assistants on llama.cpp: MTP layers in a file of their own. They have no keys and
+values, but look at those in their target's cache.
 
-Every token of a draft stands at the place after what the target has evaluated, with the state that
-the token before it gave; nothing of it is kept.
+Every token of a draft has the position after the last token that the target has evaluated, and is
+read with the state of the token before it. Nothing is added to the cache.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from .mtp import LlamaCppMtp
 class LlamaCppAssistant(LlamaCppMtp):
     """An assistant under the `Head` contract.
 
-    Of the text it evaluates the tokens whose rows are wanted, all with the target's whole cache, so
-    that only the row of the last token is what it was trained for. The cache of the target is empty
-    once it is loaded: open it before there is a text. Close it before the target. Of its config the
-    threads count; everything else is the target's, for two contexts share one cache.
+    Of the text, it evaluates only the tokens whose rows are wanted. All of them see the target's
+    whole cache, so only the row of the last token is what the assistant was trained for. Loading it
+    empties the target's cache: open it before there is a text, and close it before the target. Of
+    its own config, only the threads are used; everything else is the target's, because the two
+    contexts share one cache.
     """
 
     n_states = 1
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
-        self._lender = lender = cast(LlamaCppModel, target)  # as its file was checked for
+        self._lender = lender = cast(LlamaCppModel, target)  # its file was checked for that
         config = replace(
             lender.config,
             n_ctx=lender.n_ctx,
@@ -52,7 +53,7 @@ class LlamaCppAssistant(LlamaCppMtp):
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
+        """Append tokens that the target has evaluated; return float32 [n_logits, vocab_size]."""
         if self._n_nodes:
             self.keep(())
         chunk_ends(self, len(tokens), n_logits)
@@ -72,7 +73,9 @@ class LlamaCppAssistant(LlamaCppMtp):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes that go in with the head's own states; float32 [len(tokens), vocab_size]."""
+        """Append nodes, read with the head's own states; return float32 [len(tokens),
+        vocab_size].
+        """
         n, n_past = len(tokens), self.n_past
         self._check_root()
         try:
@@ -96,8 +99,8 @@ class LlamaCppAssistant(LlamaCppMtp):
             self.n_past, self._n_nodes = n_past, max(0, n_past - text)
 
     def _guess(self, tokens: Sequence[int], abort: Abort | None) -> None:
-        """Evaluate tokens after what the target has in its cache. Raises DecodeError if that is
-        not the cache any more which was there when this head was opened.
+        """Evaluate tokens after the last one in the target's cache. Raises DecodeError if the
+        target has replaced its cache since this head was opened.
         """
         if self._lender.native.context != self._shared:
             raise DecodeError(
@@ -122,7 +125,7 @@ class LlamaCppAssistant(LlamaCppMtp):
         return params
 
     def _drop_partial(self) -> int:
-        """Return how many tokens are left: nothing was appended."""
+        """Return `n_past` as it is: nothing was appended."""
         return self.n_past
 
     def _clear(self) -> None:

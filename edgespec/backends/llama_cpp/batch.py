@@ -1,4 +1,4 @@
-"""Input and output of a native evaluation, as views of native memory."""
+"""The input and output of a native evaluation, as views of native memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from ...types import Outputs
 from .library import lib
 
-MOST_SEQUENCES = 256  # llama.cpp keeps no more in one cache
-_MOST_POSITIONS = 4  # of a state without a token: some models have one for each axis of an image
+MOST_SEQUENCES = 256  # the most that llama.cpp keeps in one cache
+_MOST_POSITIONS = 4  # of a state without a token; some models need one per axis of an image
 
 
 class Part(NamedTuple):
-    """Tokens that stand together in a batch, each with its position and all of its sequences;
-    logits are wanted of the last `n_logits`.
+    """Consecutive tokens in a batch, each with its position and all of its sequences. Logits are
+    wanted for the last `n_logits` of them.
     """
 
     tokens: Sequence[int]
@@ -28,8 +28,10 @@ class Part(NamedTuple):
 
 
 class Batch:
-    """A native batch of at most `size` tokens, filled through NumPy views: those of sequence 0, or
-    the same memory with tables of its own that say which sequences each token belongs to.
+    """A native batch of at most `size` tokens, filled through NumPy views.
+
+    `fill` takes tokens of sequence 0. `fill_parts` takes tokens of any sequences: its native batch
+    uses the same memory, but has tables of its own for the sequences of each token.
     """
 
     def __init__(self, size: int) -> None:
@@ -46,8 +48,8 @@ class Batch:
         for i in range(size):
             self._batch.seq_id[i][0] = 0
         self._parts = type(self._batch).from_buffer_copy(self._batch)
-        self._counts = np.ones(size, np.int32)  # of each token's sequences
-        self._firsts = np.zeros(size, np.uintp)  # where in `_ids` they begin: they are consecutive
+        self._counts = np.ones(size, np.int32)  # how many sequences each token has
+        self._firsts = np.zeros(size, np.uintp)  # where in `_ids` these begin; they are consecutive
         self._ids = np.arange(MOST_SEQUENCES, dtype=np.int32)
         self._first_id: int = self._ids.ctypes.data
         for name, table in (("n_seq_id", self._counts), ("seq_id", self._firsts)):
@@ -55,8 +57,8 @@ class Batch:
             setattr(self._parts, name, ctypes.cast(table.ctypes.data, pointer))
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
-        """Return the native batch with `tokens` of sequence 0 from position `n_past` on; logits
-        are wanted of the last `n_logits`.
+        """Return the native batch with `tokens` of sequence 0 from position `n_past` on; logits are
+        wanted for the last `n_logits`.
         """
         n = self._batch.n_tokens = len(tokens)
         if n <= 8:  # every step: a few plain stores are cheaper than array arithmetic
@@ -86,8 +88,10 @@ class Batch:
 
 
 class StateBatch(Batch):
-    """A batch whose tokens go in together with hidden states. states: those of its tokens, float32
-    [size, width], to be written before it is filled.
+    """A batch whose tokens are evaluated together with hidden states.
+
+    states: the hidden states of its tokens, float32 [size, width]; write them before the batch is
+    filled.
     """
 
     def __init__(self, size: int, width: int) -> None:
@@ -103,12 +107,12 @@ class StateBatch(Batch):
         self._alone.pos = ctypes.cast(address, type(self._alone.pos))
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
-        """Return the native batch, as `Batch.fill`."""
+        """Return the native batch, as `Batch.fill` does."""
         self._both.n_tokens = super().fill(tokens, n_past, n_logits).n_tokens
         return self._both
 
     def fill_states(self, n: int, n_past: int, n_outputs: int) -> Any:
-        """Return a native batch of `n` states without tokens; outputs are wanted of the last
+        """Return a native batch of `n` states without tokens; outputs are wanted for the last
         `n_outputs`.
         """
         self._alone.n_tokens = super().fill([0] * n, n_past, n_outputs).n_tokens
@@ -117,7 +121,9 @@ class StateBatch(Batch):
 
 
 class RowViews:
-    """A context's output buffer, [at most `most`, vocab_size]; made once, read at every step."""
+    """Views of a context's output buffer, [at most `most`, vocab_size]; made once, used at every
+    step.
+    """
 
     def __init__(self, context: Any, vocab_size: int, most: int) -> None:
         self._context, self._shape = context, (most, vocab_size)
@@ -127,7 +133,7 @@ class RowViews:
 
     def first(self, n: int) -> Outputs:
         """Return the first `n` rows of the last evaluation, valid until the next one. New views are
-        made only where the engine has moved its buffer.
+        made only if the engine has moved its buffer.
         """
         if not n:
             lib.llama_synchronize(self._context)  # a GPU may still be at work

@@ -1,4 +1,4 @@
-"""Several slots over the weights of one GGUF, evaluated together."""
+"""A model with several slots over the weights of one GGUF, evaluated together."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from .library import lib
 if TYPE_CHECKING:
     from .model import LlamaCppModel
 
-_MANY_ROWS = 64  # logits rows a call of several slots
+_MANY_ROWS = 64  # logits rows per call of several slots
 
 
 class LlamaCppBatchedModel(BatchedModel):
     """One cache with several slots under the `BatchedModel` contract.
 
-    A common prefix is kept once, and a long slot may have the tokens that others do not use. What
-    trees leave after is freed where the cache is full. Rows may differ by rounding from those of
-    a slot evaluated alone.
+    A common prefix is stored once, and a long slot may use cells that other slots do not need.
+    Cells of rejected nodes are freed when the cache is full. Rows may differ by rounding from those
+    of a slot that is evaluated alone.
     """
 
     shares_prefixes = True
@@ -74,18 +74,18 @@ class LlamaCppBatchedModel(BatchedModel):
             for first in range(0, each * n_slots, each)
         ]
         self.max_leaves = self._slots[0].max_leaves
-        self._n_past = [0] * n_slots  # the nodes of a tree that waits for `keep` included
-        self._n_nodes = [0] * n_slots  # of such a tree
+        self._n_past = [0] * n_slots  # including the nodes of a tree that waits for `keep`
+        self._n_nodes = [0] * n_slots  # the nodes of such a tree
         self.thread_limit = 0
-        self._model = model  # its weights stay as long as this cache
+        self._model = model  # keeps its weights alive as long as this cache
 
     @property
     def n_parked(self) -> int:
-        """Number of cells that rejected nodes of all slots still take."""
+        """The number of cells that rejected nodes of all slots still occupy."""
         return sum(branches.n_parked for branches in self._slots)
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
-        """Append tokens to their slots; views valid until the next call."""
+        """Append tokens to their slots; return views valid until the next call."""
         check_slots(items, self._n_past, self.n_ctx)
         for item in items:
             if self._slots[item.slot].is_full(self.n_ctx):
@@ -106,13 +106,15 @@ class LlamaCppBatchedModel(BatchedModel):
         return [Outputs(part) for part in np.split(rows, np.cumsum(counts)[:-1])]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Make these nodes of the slot's last tree its tail; the others are gone."""
+        """Keep these nodes of the slot's last tree as its tail; drop the others."""
         self._slots[slot].keep(path)
         self._n_past[slot] += len(path) - self._n_nodes[slot]
         self._n_nodes[slot] = 0
 
     def truncate(self, slot: int, n_past: int) -> None:
-        """Forget everything of a slot from `n_past` on. Raises CannotTruncate: all is forgotten."""
+        """Forget everything in a slot from `n_past` on. Raises CannotTruncate; the slot is then
+        empty.
+        """
         if n_past >= self._n_past[slot]:
             return
         self._n_nodes[slot] = 0
@@ -124,10 +126,12 @@ class LlamaCppBatchedModel(BatchedModel):
         raise CannotTruncate(f"slot {slot} cannot be cut at {n_past} tokens; it is empty now")
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Let an empty slot begin with the first tokens of another. Raises CannotTruncate."""
+        """Let the empty slot `target` begin with the first `n_past` tokens of the slot `source`.
+        Raises CannotTruncate.
+        """
         branches = self._slots[source]
         if branches.n_parked and branches.n_whole < n_past:
-            self._pack(source)  # later it would write anew what is shared, and free less
+            self._pack(source)  # later, packing would rewrite shared tokens and free less
         if not self._sees_all(source, n_past):
             raise CannotTruncate(
                 f"slot {source} has lost what the first {n_past} tokens begin with"
@@ -137,7 +141,9 @@ class LlamaCppBatchedModel(BatchedModel):
         self._n_past[target] = n_past
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most so many threads from the next evaluation on, 0 for as many as are set."""
+        """Use at most `n_threads` threads from the next evaluation on; 0 means as many as are
+        set.
+        """
         self.thread_limit = n_threads
         model = self._model
         limited = limited_threads(n_threads, model.n_threads, model.n_threads_batch)
@@ -148,14 +154,16 @@ class LlamaCppBatchedModel(BatchedModel):
         self._close()
 
     def _evaluate(self, items: Sequence[BatchItem]) -> int:
-        """Return llama_decode's code; if it is not 0, nothing was appended."""
+        """Evaluate the items and return llama_decode's code; if it is not 0, nothing was
+        appended.
+        """
         code: int = -1
         try:
             batch = self._batch.fill_parts([self._part(item) for item in items])
             with self._lock:
                 code = lib.llama_decode(self._context, batch)
         finally:
-            if code:  # the engine has cleaned one sequence of each token at most
+            if code:  # the engine itself cleans at most one sequence of each token
                 for item in items:
                     self._cut(item.slot, self._n_past[item.slot])
         return code
@@ -170,8 +178,8 @@ class LlamaCppBatchedModel(BatchedModel):
         return Part(item.tokens, range(n_past, n_past + n), [text] * n, item.n_logits)
 
     def _cut(self, slot: int, n_past: int) -> bool:
-        """Let none of the slot's sequences hold anything from `n_past` on; False if the engine
-        cannot do that.
+        """Remove everything from `n_past` on from all sequences of a slot. Return False if the
+        engine cannot do that.
         """
         branches = self._slots[slot]
         branches.truncate(n_past)
@@ -186,8 +194,8 @@ class LlamaCppBatchedModel(BatchedModel):
             raise
 
     def _sees_all(self, slot: int, n_past: int) -> bool:
-        """Return True if the slot still has what a token at `n_past` sees: after a sliding window
-        the engine gives cells to other slots.
+        """Return True if the slot still has everything that a token at `n_past` sees: the engine
+        gives cells that have left a sliding window to other slots.
         """
         if not self._window or not n_past:
             return True
@@ -202,8 +210,8 @@ class LlamaCppBatchedModel(BatchedModel):
 
 
 def _sequences_each(n_slots: int) -> int:
-    """Return how many sequences a slot gets: one for each leaf and two more, or one where that
-    leaves no two leaves.
+    """Return how many sequences a slot gets: one for each leaf and two more. If there are too few
+    for two leaves, it gets one.
     """
     each = min(MOST_SEQUENCES // n_slots, N_SEQUENCES)
     return each if each > 3 else 1

@@ -1,8 +1,9 @@
-"""Trees in llama.cpp's cache: a sequence of its own for every leaf, over the cells of one context.
+"""Trees in llama.cpp's cache: every leaf has a sequence of its own, over the cells of one context.
 
-A token sees the cells of its own sequences that lie at earlier positions. So every node carries
-the ids of all leaves below it, and no mask is needed. The first leaf's sequence is the text; its
-tokens belong to the others as well (with a unified cache that takes no memory).
+A token sees the cells of its own sequences that lie at earlier positions. So every node has the
+sequence ids of all leaves below it, and no mask is needed. The sequence of the first leaf is the
+text. The text's tokens also belong to the other sequences, which takes no memory with a unified
+cache.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from ...sampling.trees import depths_of
 from .library import lib
 
 MAX_LEAVES = 15
-N_SEQUENCES = MAX_LEAVES + 2  # one for what was rejected, one to pack with
+N_SEQUENCES = MAX_LEAVES + 2  # one for rejected nodes, one for packing
 _MOST_PARKED = 128  # cells: attention passes over them at every step, packing takes some ms
 
 
 class Branches:
     """The sequences over which one text may branch; several such texts may share a context.
 
-    ids: of the sequences. The first is the text, two are not leaves; a text with fewer than three
-    cannot branch. window: tokens of the model's sliding window, 0 without one.
+    ids: the ids of the sequences. The first is the text, and the last two are never leaves. With
+    fewer than four ids, a text cannot branch. window: the length of the model's sliding window in
+    tokens, 0 if it has none.
 
-    Rejected nodes that lie before accepted ones are not freed but moved to a sequence that nobody
-    asks for: later tokens would fill their cells, attention would add up in another order than in
-    plain decoding, and the logits would differ by rounding. `n_parked` counts them, and the first
-    `n_whole` tokens of the text lie before all of them. reach: where the longest sequence but the
-    text's ends at most; 0 if there has been no tree.
+    Rejected nodes that lie before accepted ones are not freed but parked: they move to a sequence
+    that no token sees. Otherwise later tokens would fill their cells, attention would add up in a
+    different order than in plain decoding, and the logits would differ by rounding. n_parked: the
+    number of parked nodes. n_whole: how many of the text's first tokens lie before all parked
+    nodes. reach: no sequence except the text's goes beyond this position; 0 if there has been no
+    tree.
     """
 
     def __init__(self, context: Any, ids: range, window: int = 0) -> None:
@@ -39,20 +42,21 @@ class Branches:
         self._memory = lib.llama_get_memory(context)
         self._ids, self._window = ids, window
         self._leaves = ids[:-2] or ids[:1]
-        self._synced = dict.fromkeys(self._leaves[1:], 0)  # tokens of the text that each holds
+        self._synced = dict.fromkeys(self._leaves[1:], 0)  # tokens of the text in each
         self.text, self.max_leaves = ids[0], len(self._leaves)
         self.n_parked = self.n_whole = self.reach = 0
         self._start = 0  # where the last tree begins: the position of its root
-        self._spans: list[range] = []  # of its root and nodes: the sequences of the leaves below
-        self._grown: list[tuple[int, int]] = []  # of the nodes of a grown tree: sequence, position
+        self._spans: list[range] = []  # for its root and nodes, the sequences of the leaves below
+        self._grown: list[tuple[int, int]] = []  # sequence and position of a grown tree's nodes
 
     def enter(
         self, parents: Sequence[int], n_past: int, n_before: int = 0
     ) -> tuple[list[range], list[int]]:
-        """Return the sequences and the positions of the tokens before a tree's root, which begin
-        at `n_past`, of the root and of all nodes.
+        """Return the sequences and the positions of the `n_before` tokens before a tree's root,
+        which begin at `n_past`, of the root, and of all nodes.
 
-        parents: in depth-first order. Raises ValueError for more than `max_leaves` leaves.
+        parents: the parents of the nodes, in depth-first order. Raises ValueError for more than
+        `max_leaves` leaves.
         """
         below = leaf_spans(parents)
         n_leaves = len(below[0])
@@ -68,9 +72,9 @@ class Branches:
         return [spans[0]] * n_before + spans, positions
 
     def _sync(self, sequence: int, n_past: int) -> None:
-        """Let a sequence hold the text up to `n_past`."""
+        """Make a sequence hold the text up to `n_past`."""
         if self._window and self._begins(sequence) != self._begins(self.text):
-            # after a window the engine gives cells to others, of the text before a leaf's
+            # the engine reuses cells that left the window, those of the text before a leaf's
             lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             self._synced[sequence] = 0
         known = self._synced[sequence]
@@ -84,14 +88,15 @@ class Branches:
             raise
 
     def _begins(self, sequence: int) -> int:
-        """Return the first position that a sequence holds, -1 for none."""
+        """Return the first position that a sequence holds, -1 if it is empty."""
         return lib.llama_memory_seq_pos_min(self._memory, sequence)  # type: ignore[no-any-return]
 
     def grow(self, parents: Sequence[int], n_past: int) -> tuple[list[range], list[int]]:
         """Return the sequences and the positions of further nodes, as `enter` does.
 
-        n_past: where a tree begins, after its root. A node continues the sequence of its parent;
-        after one that is continued already it takes a new one, with the cells of its path.
+        n_past: the position after the tree's root. A node continues the sequence of its parent. If
+        another node continues that sequence already, the node takes a new one, which gets the cells
+        of its path.
         """
         line = [(self.text, n_past - 1), *self._grown]  # the root comes first
         ends = dict(line)
@@ -118,8 +123,8 @@ class Branches:
         return [range(s, s + 1) for s, _ in new], [position for _, position in new]
 
     def _keep_grown(self, path: Sequence[int]) -> None:
-        """Make a path of a grown tree the end of the text. Nothing is parked: what a draft model's
-        rows differ by in rounding changes no text.
+        """Make a path of a grown tree the end of the text. Nothing is parked: these are the rows of
+        a draft model, and their rounding changes no text.
         """
         start, memory, text = self._start, self._memory, self.text
         mine, end = self._grown[path[-1]][0] if path else text, start + len(path)
@@ -134,7 +139,7 @@ class Branches:
         self._grown, self.reach = [], end
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make root and path the end of the text; all other nodes leave it."""
+        """Make the root and the path the end of the text; all other nodes are removed from it."""
         if self._grown:
             self._keep_grown(path)
             return
@@ -142,7 +147,7 @@ class Branches:
         start, end, mine = self._start, self._start + len(spans), spans[-1]
         if n_more := path[-1] + 1 - len(path) if path else 0:
             self.n_whole = min(self.n_whole, start + 1) if self.n_parked else start + 1
-            self.n_parked += n_more  # first of all: Ctrl-C may come between two native calls
+            self.n_parked += n_more  # counted first, as Ctrl-C may come between two native calls
         for common, (outer, inner) in enumerate(itertools.pairwise(spans), start + 1):
             for sequence in range(outer.start, inner.start):
                 lib.llama_memory_seq_cp(self._memory, sequence, self._parked, common, -1)
@@ -156,7 +161,7 @@ class Branches:
         self._spans, self.reach = [], end
 
     def truncate(self, n_past: int) -> None:
-        """Let no sequence but the text's hold anything from `n_past` on."""
+        """Remove everything from `n_past` on from all sequences but the text's."""
         for sequence, known in self._synced.items():
             if self._spans or self._grown or known > n_past:
                 lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1)
@@ -181,15 +186,17 @@ class Branches:
             self._synced[sequence] = end
 
     def is_full(self, n_free: int) -> bool:
-        """Return True if parked cells should be freed: they slow attention, or are in the way."""
+        """Return True if parked cells should be freed, because they slow attention or their space
+        is needed.
+        """
         return self.n_parked > min(_MOST_PARKED, n_free)
 
     def pack(self, n_past: int) -> None:
-        """Free what is parked: the text of `n_past` tokens is written anew after the first
-        `n_whole`, to the last bit. Other texts stay as they are.
+        """Free the parked cells: rewrite the text's tokens from `n_whole` to `n_past`, equal to the
+        last bit. Other texts stay as they are.
 
-        Raises DecodeError if the engine does not take back its own cache. Whatever is raised, also
-        by Ctrl-C, the text is then gone.
+        Raises DecodeError if the engine does not take back its own cache. After any exception, also
+        after Ctrl-C, the text is gone.
         """
         try:
             self._pack(n_past)
@@ -215,8 +222,8 @@ class Branches:
         return self._ids[-2]
 
     def _parts(self, n_past: int) -> Iterator[range]:
-        """Return the positions that are written anew, in parts that lie within a window: of a
-        sequence the engine saves no cells that its last token does not see.
+        """Yield the positions to rewrite, in parts that are shorter than a window: of a sequence,
+        the engine saves only the cells that its last token sees.
         """
         longest = self._window - 1 if self._window else n_past
         for start in range(self.n_whole, n_past, longest):
@@ -236,7 +243,8 @@ class Branches:
 
 
 def leaf_spans(parents: Sequence[int]) -> list[range]:
-    """Return for the root and each node the numbers of the leaves below it, or its own number.
+    """Return, for the root and each node, the numbers of the leaves below it, or its own number if
+    it is a leaf.
 
     parents: in depth-first order, the children of a node ascending.
     """

@@ -25,10 +25,10 @@ from .weights import load_weights
 
 logger = logging.getLogger("edgespec.llama_cpp")
 
-MAX_ROWS = 32  # logits rows a call: one row of 152k floats is 0.6 MB
+MAX_ROWS = 32  # logits rows per call; one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
-ROLLBACK = 3  # tokens; each takes the memory of a state, and all of them some percent of a token
-LEAST_N_CTX = 256  # llama.cpp makes no smaller one, but would take smaller batches
+ROLLBACK = 3  # tokens; each takes the memory of a state, all cost some percent of a token's time
+LEAST_N_CTX = 256  # llama.cpp makes no smaller context, but would accept smaller batches
 
 _KV_BYTES = {  # of 32 elements
     "f32": 128, "f16": 64, "bf16": 64,
@@ -39,9 +39,11 @@ _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(slots=True)
 class Native:
-    """Weights and a context over them, and what the library logged while making both. other: a
-    context of other weights that this one uses, None where it uses none. owns_model: the weights
-    go with the context, which may be exchanged.
+    """Weights and a context over them, which may be replaced.
+
+    log: the lines that the library logged while it made both. other: a context over other weights
+    that this context uses, None if it uses none. owns_model: the weights are freed together with
+    the context.
     """
 
     model: Any
@@ -60,8 +62,9 @@ class Native:
 
 
 def open_native(path: Path, config: EngineConfig) -> Native:
-    """Load weights and make a context of one sequence over them. Where n_gpu_layers is "everything
-    that fits" and that does not fit, fewer layers are tried. Raises ModelError and its kinds.
+    """Load weights and make a context for one text over them. If n_gpu_layers is "everything that
+    fits" (negative) and the whole model does not fit, fewer layers are tried. Raises ModelError or
+    a subclass.
     """
     gpus = chosen(config)
     choices = _layer_choices(path, config.n_gpu_layers) if gpus else [0]
@@ -106,10 +109,11 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int, gpus: Sequen
 def new_context(
     path: Path, model: Any, config: EngineConfig, watch: Any = None, rollback: int = 0
 ) -> tuple[Any, list[str]]:
-    """Return a context over loaded weights, and what the library logged. Raises OutOfMemory.
+    """Make a context over loaded weights; return it and the lines that the library logged. Raises
+    OutOfMemory.
 
-    watch: an EvalCallback that is asked for every tensor; who gives it keeps it alive. rollback:
-    tokens that a recurrent state can go back.
+    watch: an EvalCallback that is called for every tensor; the caller has to keep it alive.
+    rollback: how many tokens a recurrent state can go back.
     """
     params = context_params(model, config)
     params.n_rs_seq = rollback
@@ -118,8 +122,8 @@ def new_context(
 
 
 def init_context(path: Path, model: Any, params: Any) -> tuple[Any, list[str]]:
-    """Return a context with these native settings, and what the library logged. Raises
-    OutOfMemory.
+    """Make a context with these native settings; return it and the lines that the library logged.
+    Raises OutOfMemory.
     """
     pressed = threading.Event()
     with native_log() as log, noting_ctrl_c(pressed.set):
@@ -137,7 +141,7 @@ def init_context(path: Path, model: Any, params: Any) -> tuple[Any, list[str]]:
 
 
 def copy_text(source: Any, target: Any) -> None:
-    """Copy the text in a context's cache to another context of the same model. Raises
+    """Copy the text in a context's cache to a different context of the same model. Raises
     DecodeError.
     """
     size = lib.llama_state_seq_get_size_ext(source, 0, 0)
@@ -149,9 +153,9 @@ def copy_text(source: Any, target: Any) -> None:
 
 
 def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None:
-    """Raise OutOfMemory if a cache of `n_ctx` tokens is larger than what is free: operating systems
-    promise memory that they do not have, and fail when the cache is written to. A context that is
-    longer than what the model was trained for also has to leave room for everything else.
+    """Raise OutOfMemory if a cache of `n_ctx` tokens is larger than the free memory: operating
+    systems promise memory that they do not have, and fail when the cache is written to. A context
+    that is longer than the model was trained for must also leave memory for everything else.
     """
     available = available_memory()
     if available is None or not can_truncate(model):  # a recurrent state is small
@@ -171,19 +175,21 @@ def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None
 
 
 def can_truncate(model: Any) -> bool:
-    """Return True if the memory of a native model can drop its tail: it has no recurrent state."""
+    """Return True if the cache of a native model can drop its tail: the model has no recurrent
+    state.
+    """
     return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
 def can_branch(model: Any, config: EngineConfig) -> bool:
-    """Return True if contexts over a native model evaluate trees: they can be cut, and attention
-    passes over the cells of other branches, as flash attention does.
+    """Return True if contexts over a native model can evaluate trees: their cache can be truncated,
+    and attention ignores the cells of other branches, as flash attention does.
     """
     return can_truncate(model) and config.flash_attn != "off"
 
 
 def context_params(model: Any, config: EngineConfig) -> Any:
-    """Return the native settings for a context of one sequence."""
+    """Return the native settings for a context with one text."""
     params, cores = lib.llama_context_default_params(), fast_cores()
     params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
@@ -198,7 +204,7 @@ def context_params(model: Any, config: EngineConfig) -> Any:
 
 
 def limited_threads(limit: int, n_threads: int, n_threads_batch: int) -> tuple[int, int]:
-    """Return both numbers of threads, at most `limit`; 0 is no limit."""
+    """Return both numbers of threads, each of them at most `limit`; 0 means no limit."""
     most = limit or max(n_threads, n_threads_batch)
     return min(n_threads, most), min(n_threads_batch, most)
 
@@ -209,8 +215,9 @@ def _n_ctx(model: Any, config: EngineConfig) -> int:
 
 def with_equal_rows(config: EngineConfig) -> EngineConfig:
     """Return the settings under which llama.cpp's rows depend least on their number, if `config`
-    asks for batch_invariant: repacked weights and attention without flash have kernels for four
-    rows, and flash attention over f16 values has one for a single row after 512 tokens.
+    asks for batch_invariant; else `config` itself. Repacked weights and attention without flash
+    have kernels for four rows, and flash attention over f16 values has one for a single row after
+    512 tokens.
     """
     if not config.batch_invariant:
         return config
@@ -219,7 +226,7 @@ def with_equal_rows(config: EngineConfig) -> EngineConfig:
 
 
 def placement(log: Sequence[str]) -> dict[str, str]:
-    """Return where the engine said that it put layers and buffers."""
+    """Return where the engine has put layers and buffers, read from its log."""
     buffers: dict[str, str] = {}
     for line in log:
         _, _, text = line.partition(": ")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 @contextlib.contextmanager
 def noting_ctrl_c(note: Callable[[], None]) -> Iterator[None]:
     """Call `note` when Ctrl-C is pressed, instead of raising KeyboardInterrupt, which would be lost
-    within a callback of native code; who asked has to raise it afterwards.
+    within a callback of native code. The caller has to raise it afterwards.
 
-    A handler of the program's own is left alone, and so are all in other threads than the main one.
+    Outside the main thread, and if the program has a Ctrl-C handler of its own, this does nothing.
     """
     on_main = threading.current_thread() is threading.main_thread()
     if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -33,8 +33,8 @@ def noting_ctrl_c(note: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ctrl_c_afterwards() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end if Ctrl-C was pressed meanwhile: for what is done once and
-    cannot be left half done.
+    """Hold Ctrl-C back: raise KeyboardInterrupt at the end of the block if it was pressed
+    meanwhile. This is for work that is done once and must not be left half done.
     """
     pressed = threading.Event()
     with noting_ctrl_c(pressed.set):

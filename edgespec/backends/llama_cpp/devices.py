@@ -1,4 +1,4 @@
-"""The GPUs that llama.cpp can use here, and those on which a model's layers go."""
+"""The GPUs that llama.cpp can use here, and the choice of those that a model's layers go on."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _DRIVER = (
     "with libegl1, libgl1, libx11-6 and libxext6, without which it finds no device"
 )
 _loading = threading.Lock()
-_NO_GPU = ("base", "cpu", "blas")  # what the files of other processors are called
+_NO_GPU = ("base", "cpu", "blas")  # the names of libraries for other processors begin so
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A device beside the CPU that llama.cpp can use.
+    """A device other than the CPU that llama.cpp can use.
 
-    name: llama.cpp's ("Vulkan0", "CUDA0"). description: what it is called in shops. free, total:
-    bytes. is_integrated: it shares the CPU's memory. handle: the native device.
+    name: llama.cpp's name for it ("Vulkan0", "CUDA0"). description: its product name. free, total:
+    its memory in bytes. is_integrated: it shares the CPU's memory. handle: the native device.
     """
 
     name: str
@@ -61,8 +61,8 @@ def all_gpus() -> list[Gpu]:
 
 @functools.lru_cache(maxsize=1)
 def reasons() -> dict[str, str]:
-    """Load the files that compute on GPUs, once, where the build has such files. Return why those
-    that cannot be used cannot be, in the words of the system, by the kind of GPU ("vulkan").
+    """Load the libraries that compute on GPUs, once, if the build has such libraries. For each kind
+    of GPU ("vulkan") that cannot be used, return the reason that the system gave.
     """
     start()
     names = {name for file in folder_of_processors() if (name := _of_file(file))}
@@ -73,9 +73,9 @@ def reasons() -> dict[str, str]:
 def chosen(config: EngineConfig) -> list[Gpu]:
     """Return the GPUs on which a model with these settings has its layers.
 
-    Those that `device` names, or else all that have memory of their own. An integrated GPU is
-    often slower than the CPU beside it, so Vulkan's are used where `device` or a number of layers
-    asks for them. Raises ConfigError for a name that none has.
+    They are the GPUs that `device` names, or else all that have memory of their own, or else the
+    integrated ones. An integrated GPU is often slower than its CPU, so one of Vulkan is used only
+    if `device` or a number of layers asks for it. Raises ConfigError for an unknown name.
     """
     if config.n_gpu_layers == 0 or config.device == "none":
         return []
@@ -89,8 +89,8 @@ def chosen(config: EngineConfig) -> list[Gpu]:
 
 
 def integrated(config: EngineConfig) -> str:
-    """Return the name of an integrated GPU that such a model does not use only because it may be
-    slower than the CPU; "" where there is none.
+    """Return the name of an integrated GPU that a model with these settings does not use, only
+    because it may be slower than the CPU; "" if there is none.
     """
     if config.device or config.n_gpu_layers >= 0 or chosen(config):
         return ""
@@ -98,15 +98,17 @@ def integrated(config: EngineConfig) -> str:
 
 
 def gpus(config: EngineConfig) -> list[str]:
-    """Return the names of the GPUs that compute a part of a model with these settings, with all
-    that their speed depends on. Raises ConfigError as `chosen`.
+    """Return the GPUs that compute a part of a model with these settings, each as a text with its
+    name and everything that its speed depends on. Raises ConfigError as `chosen` does.
     """
     return [f"{gpu.name} {gpu.description}, {gpu_driver()}" for gpu in chosen(config)]
 
 
 def unused_gpu(tune: str) -> tuple[str, str] | None:
-    """Return why no layers go on a GPU although this machine has one, or seems to, and what to do
-    about it; None where there is nothing to say. tune: the command that tunes the user's model.
+    """Return the reason why no layers go on a GPU although this machine has one or seems to have
+    one, and what to do about it; None if there is nothing to say.
+
+    tune: the command that tunes the user's model.
     """
     seen, here = " and ".join(seen_gpus()), all_gpus()
     if here:
@@ -115,7 +117,7 @@ def unused_gpu(tune: str) -> tuple[str, str] | None:
         names = ", ".join(f"{gpu.description} ({gpu.name})" for gpu in here)
         text = f"{names} shares the CPU's memory and is often slower than the CPU: it is not used"
         return text, f"{tune} uses it where it is faster; -dev {here[0].name} always does"
-    if not seen:  # boards have GPUs too, which are slower than their CPU
+    if not seen:  # single-board computers also have GPUs, slower than their CPU
         return None
     if not folder_of_processors():
         text = f"this machine has a GPU ({seen}), and {engine()} computes on the CPU alone"
@@ -133,12 +135,14 @@ def ignores_gpu_layers(config: EngineConfig) -> bool:
 
 
 def native_list(chosen: Sequence[Gpu]) -> Any:
-    """Return the native list of these devices; none keeps a model off all of them."""
+    """Return the native list of these devices. An empty list keeps a model off all GPUs."""
     return (ctypes.c_void_p * (len(chosen) + 1))(*(gpu.handle for gpu in chosen), None)
 
 
 def _of_file(path: Path) -> str:
-    """Return the kind of GPU that a file computes on: libggml-vulkan.so, "vulkan"; else ""."""
+    """Return the kind of GPU that a library computes on ("vulkan" for libggml-vulkan.so), else
+    "".
+    """
     _, ggml, name = path.name.partition(".")[0].partition("ggml-")
     return name if ggml and not name.startswith(_NO_GPU) else ""
 

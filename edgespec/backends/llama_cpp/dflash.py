@@ -1,8 +1,8 @@
 """DFlash on llama.cpp (arXiv 2602.06036): one evaluation guesses a block of tokens.
 
-The target's hidden states of several layers become keys and values of the head, at their positions
-in the text. The last token and masks after it see them, and each other; what is guessed in place
-of each mask are the next tokens.
+The target's hidden states of several layers become keys and values in the head's cache, at their
+positions in the text. A block is the last token with masks after it. All tokens of a block see the
+cache and each other, and in place of the masks the head guesses the next tokens.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from .library import lib
 class LlamaCppDFlash(LlamaCppHead):
     """A GGUF of a DFlash head under the `Head` contract.
 
-    A token that was read stands for the states before it: those at position p of the text lie at
-    p - start + 1 in the cache. A node gets the block's row for its depth, whatever is before it.
+    For each token that was read, the cache has the states before it: the states at position p of
+    the text lie at p - start + 1 in the cache. A node gets the block's row for its depth, whichever
+    tokens are before it.
     """
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._size, self._mask = file.facts.max_depth + 1, file.mask
         self._joined = len(file.facts.layers) * target.hidden_size
         self._last = -1  # the token that was read last
-        self._block: npt.NDArray[np.float32] | None = None  # rows of all depths after it
+        self._block: npt.NDArray[np.float32] | None = None  # the rows of all depths after it
         self._depths: list[int] = []  # of the nodes
         super().__init__(path, config, target, file)
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Read tokens that the target has evaluated; float32 [n_logits, vocab_size], at most one
-        row.
+        """Read tokens that the target has evaluated; return float32 [n_logits, vocab_size], at most
+        one row.
         """
         self._forget_block()
         ends = [*chunk_ends(self, len(tokens), n_logits), len(tokens)]
@@ -63,7 +64,7 @@ class LlamaCppDFlash(LlamaCppHead):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes, which say nothing to the head; float32 [len(tokens), vocab_size]."""
+        """Append nodes, whose tokens the head ignores; return float32 [len(tokens), vocab_size]."""
         depths = list(self._depths)
         if self._last < 0:
             raise ValueError("nodes grow after a token that `decode` has read last")
@@ -101,7 +102,7 @@ class LlamaCppDFlash(LlamaCppHead):
 
     def _params(self, model: Any) -> Any:
         params = super()._params(model)
-        # what is not causal has to fit into one evaluation, or the engine ends the process
+        # attention without a causal mask must fit into one evaluation, or the process ends
         params.n_batch = params.n_ubatch
         params.n_ctx += self._size  # the block comes after what was read
         return params
@@ -123,8 +124,9 @@ class LlamaCppDFlash(LlamaCppHead):
         self._block, self._last = None, -1
 
     def _inject(self, n_tokens: int, abort: Abort | None) -> None:
-        """Read so many tokens: write the target's states before them to the cache. What is missing
-        in front of all that is there takes no cell, what is missing after it is zeros.
+        """Read the next `n_tokens` tokens: write the target's states before them to the cache.
+        States that are missing before the first that exists take no cell; later ones that are
+        missing are zeros.
         """
         first, begin, end = self._known(n_tokens)
         if lib.llama_memory_seq_pos_min(self._memory, 0) < 0:
@@ -142,7 +144,7 @@ class LlamaCppDFlash(LlamaCppHead):
         self._evaluate(self._joint.fill_states(n_tokens, self.n_past, 0), n_tokens, abort)
 
     def _guessed(self, abort: Abort | None) -> npt.NDArray[np.float32]:
-        """Return the rows of all depths after the last token, [max_depth, vocab_size], a view
+        """Return the rows of all depths after the last token, [max_depth, vocab_size], a view valid
         until more is read.
         """
         if self._block is None:

@@ -1,8 +1,8 @@
 """EAGLE-3 on llama.cpp (arXiv 2503.01840).
 
-A head fuses the target's hidden states of three layers into one of its own width, which goes in
-together with the next token. Where the target has not evaluated yet, the head's own state of the
-token before takes the place of the fused one.
+A head fuses the target's hidden states of three layers into one state of its own width, which it
+reads together with the next token. For tokens that the target has not evaluated yet, the head's own
+state of the token before replaces the fused state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LlamaCppEagle(FedBackHead):
             self._states[at - first : at - first + len(states)] = self._encode(states, abort)
 
     def _encode(self, states: States, abort: Abort | None) -> States:
-        """Return the fused states of as many tokens as have outputs at most, a view."""
+        """Return the fused states of at most MAX_ROWS tokens, as a view."""
         n = len(states)
         self._encoded.states[:n] = states.reshape(n, self._fused)
         with self.lock:

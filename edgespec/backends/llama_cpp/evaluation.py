@@ -25,8 +25,8 @@ from .tokenizer import LlamaCppTokenizer
 
 
 class TextInContext(FileModel):
-    """A native context with one text and a tree after it, as models and heads have: evaluations,
-    their failures, threads.
+    """The common part of models and heads: a native context with one text and a tree after it. It
+    runs evaluations, handles those that fail, and sets threads.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class TextInContext(FileModel):
     _rows: RowViews
 
     def _take(self, native: Native) -> None:
-        """Take loaded weights and a context over them."""
+        """Use these loaded weights and the context over them."""
         self.native = native
         self._close: Callable[[], Any] = weakref.finalize(self, native.free)
         self.lock = threading.Lock()
@@ -54,7 +54,7 @@ class TextInContext(FileModel):
             MAX_ROWS, 0, truncate=self._can_truncate(), grows=True, threads=True
         )
         self.n_past = 0
-        self._n_nodes = 0  # of a tree that waits for `keep`
+        self._n_nodes = 0  # nodes of a tree that waits for `keep`
         self._use(context)
 
     def truncate(self, n_past: int) -> None:
@@ -71,11 +71,11 @@ class TextInContext(FileModel):
                 f"of {self.n_past} tokens"
             )
         self.n_past = n_past
-        self._n_last = 0  # the engine goes back once after each evaluation
+        self._n_last = 0  # the engine can go back only once after each evaluation
 
     def _check_rollback(self, n_past: int) -> None:
-        """Raise CannotTruncate where the engine says that a recurrent state has gone back, and it
-        has not: beyond the first token of the last evaluation.
+        """Raise CannotTruncate if a recurrent state would have to go back beyond the first token of
+        the last evaluation: the engine then says that it has gone back, but it has not.
         """
         n_dropped, able = self.n_past - n_past, self.capabilities
         if n_past and able.rollback and n_dropped > min(able.rollback, self._n_last - 1):
@@ -85,26 +85,32 @@ class TextInContext(FileModel):
             )
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set the threads for one token and for several, from the next evaluation on."""
+        """Set how many threads evaluate one token, and how many evaluate several, from the next
+        evaluation on.
+        """
         self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
         self.limit_threads(0)
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most so many threads from the next evaluation on, 0 for as many as are set."""
+        """Use at most `n_threads` threads from the next evaluation on; 0 means as many as are
+        set.
+        """
         self.thread_limit = n_threads
         limited = limited_threads(n_threads, self.n_threads, self.n_threads_batch)
         lib.llama_set_n_threads(self._context, *limited)
 
     @property
     def flash_attn(self) -> bool:
-        """True if flash attention is on, asked for or chosen by the engine."""
+        """True if flash attention is on, because it was asked for or because the engine chose
+        it.
+        """
         return self.config.flash_attn == "on" or any(
             "Flash Attention enabled" in line for line in self.native.log
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the speed of this model depends on: device, build, file, settings. How long
-        the context may become is not among it.
+        """Return everything that the speed of this model depends on: device, build, file, settings.
+        The length of the context is left out.
         """
         settings = {k: v for k, v in asdict(self.config).items() if k not in NOT_SPEED}
         threads = {"n_threads": self.n_threads, "n_threads_batch": self.n_threads_batch}
@@ -119,7 +125,7 @@ class TextInContext(FileModel):
         self._close()
 
     def _use(self, context: Any) -> None:
-        """Take another context, which is empty."""
+        """Use a different context, which must be empty."""
         self._context, self._memory = context, lib.llama_get_memory(context)
         self.n_ctx: int = lib.llama_n_ctx(context)
         self._branches: Branches = Branches(
@@ -138,16 +144,16 @@ class TextInContext(FileModel):
         self._decode_abortable: AbortableDecode = AbortableDecode(context)
 
     def _can_truncate(self) -> bool:
-        """Return True if the memory can drop its tail."""
+        """Return True if the cache can drop its tail."""
         return can_truncate(self.native.model)
 
     def _n_sequences(self) -> int:
-        """Return how many sequences the context was made with."""
+        """Return the number of sequences that the context was made with."""
         return N_SEQUENCES if can_branch(self.native.model, self.config) else 1
 
     def _drop_tree(self, start: int) -> None:
-        """Forget what a tree that failed has left after `start`: the engine has cleaned one
-        sequence at most.
+        """Remove everything that a failed tree has left after `start`: the engine itself cleans
+        only one sequence.
         """
         self._branches.truncate(start)
         self._n_nodes = 0
@@ -162,7 +168,7 @@ class TextInContext(FileModel):
         try:
             with self.lock:
                 code = self._run(batch, n_tokens, abort)
-        except BaseException:  # Ctrl-C is raised when it is done: nobody knows how it went
+        except BaseException:  # Ctrl-C is raised after the evaluation, whose result is then lost
             self.n_past = self._drop_partial()
             raise
         self._n_last = n_tokens
@@ -172,7 +178,9 @@ class TextInContext(FileModel):
             self._stopped(code, n_tokens)
 
     def _stopped(self, code: int, n_tokens: int) -> None:
-        """Raise what an evaluation that ended with `code` or with Ctrl-C calls for."""
+        """Raise the exception for an evaluation that ended with `code`, or that Ctrl-C has
+        stopped.
+        """
         self.n_past = self.n_past + n_tokens if code == 0 else self._drop_partial()
         if self._decode_abortable.ctrl_c:
             self._decode_abortable.ctrl_c = False
@@ -184,18 +192,18 @@ class TextInContext(FileModel):
             )
         if code == 2:
             raise Aborted(f"stopped after {self.n_past} tokens")
-        failed_at, self.n_past = self.n_past, 0  # who knows what the cache holds
+        failed_at, self.n_past = self.n_past, 0  # the contents of the cache are unknown
         self._clear()
         raise DecodeError(
             f"{self.path.name}: llama_decode failed with code {code} at {failed_at} tokens"
         )
 
     def _drop_partial(self) -> int:
-        """Drop what a failed call has appended; return how many tokens are left."""
-        rolls_back = self.capabilities.rollback > 0  # to a state that may be another
+        """Remove the tokens that a failed call has appended; return how many tokens are left."""
+        rolls_back = self.capabilities.rollback > 0  # but maybe not to the state before this call
         if not rolls_back and lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
             return self.n_past
-        self._clear()  # a recurrent state half-way is no state
+        self._clear()  # a recurrent state that is half-way cannot be used
         return 0
 
     def _clear(self) -> None:

@@ -1,5 +1,5 @@
-"""The part that all trained heads on llama.cpp have: a context of their own beside the target, and
-a cache with a cell for every token of the text that they have read.
+"""The common part of all trained heads on llama.cpp: each head has a context of its own next to the
+target's, and a cache with a cell for every token of the text that it has read.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .weights import load_weights
 
 
 class LlamaCppHead(TextInContext, FileHead):
-    """A head under the `Head` contract: what is the same for all kinds.
+    """The base class of all kinds of heads, under the `Head` contract.
 
-    It may use weights of its target: close it before the target. Its cache holds a token for every
-    token of the text from `start` on.
+    A head may use weights of its target: close it before the target. Its cache has one token for
+    every token of the text from `start` on.
     """
 
     n_states = 0
@@ -43,7 +43,7 @@ class LlamaCppHead(TextInContext, FileHead):
         self.config = replace(config, batch_invariant=False)  # drafts may differ by rounding
         facts = file.facts
         self.kind, self.layers, self.max_depth = facts.kind, facts.layers, facts.max_depth
-        self._target = target  # its weights stay as long as this head
+        self._target = target  # keeps its weights alive as long as this head
         self.features = Features(shape=(len(facts.layers), target.hidden_size))
         self.start = 0
         self._take(self._open(file))
@@ -51,70 +51,75 @@ class LlamaCppHead(TextInContext, FileHead):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and grow a tree after them; float32 [len(parents) + 1, vocab_size]."""
+        """Append tokens and grow a tree after them; return float32 [len(parents) + 1,
+        vocab_size].
+        """
         return decode_by_levels(self, tokens, parents, abort)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Forget all nodes. Raises ValueError for a path that is not empty."""
+        """Drop all nodes. Raises ValueError for a path that is not empty."""
         if path:
             raise ValueError(f"the nodes of a head do not stay; keep () instead of {tuple(path)}")
         self.truncate(self.n_past - self._n_nodes)
 
     def checkpoint(self) -> int:
-        """Return n_past, all that is needed where the cache can be cut."""
+        """Return n_past without nodes, which is enough because the cache can be truncated."""
         return self.n_past - self._n_nodes
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the speed depends on, with the kind: a head may be in its target's file."""
+        """Return everything that the speed depends on, and the kind, because a head may be in its
+        target's file.
+        """
         return super().fingerprint() | {"head": self.kind}
 
     def _open(self, file: HeadFile) -> Native:
-        """Load what the file has and make a context over it. Raises ModelError and its kinds."""
+        """Load the head's weights and make a context over them. Raises ModelError or a subclass."""
         return open_native(self.path, self._params, self.config, file)
 
     def _params(self, model: Any) -> Any:
         """Return the native settings of the context over a native model."""
         params = context_params(model, self.config)
-        params.n_ubatch = MAX_ROWS  # the engine reserves logits for so many tokens at once
+        params.n_ubatch = MAX_ROWS  # the engine reserves logits for this many tokens at once
         params.n_seq_max, params.kv_unified = self._n_sequences(), True
         return params
 
     def _can_truncate(self) -> bool:
-        """Return True: a head's own memory is that of attention, whatever its target has."""
+        """Return True: a head has an ordinary KV cache, even if its target has a recurrent
+        state.
+        """
         return True
 
     def _n_sequences(self) -> int:
         return 1 if self.config.flash_attn == "off" else N_SEQUENCES
 
     def _known(self, n_tokens: int) -> tuple[int, int, int]:
-        """Return the position of the state that the first of the next tokens goes in with, and
-        where the states of the target that are there begin and end.
+        """Return the position of the state that the first of the next `n_tokens` tokens is read
+        with, and the begin and end of those positions for which the target's states exist.
         """
-        first = self.start + self.n_past - 1  # a token goes in with the states before it
+        first = self.start + self.n_past - 1  # a token is read with the states before it
         begin = min(max(first, self.features.start), first + n_tokens)
         return first, begin, max(begin, min(first + n_tokens, self.features.end))
 
 
 class FedBackHead(LlamaCppHead):
-    """A head whose states take the place of the target's where the target has not evaluated yet.
-
-    width: of the states that go in, those of `_outputs`.
+    """A head that reads its own states in place of the target's for tokens that the target has not
+    evaluated yet. `_width` is the width of the states that it reads, and of those of `_outputs`.
     """
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._width = file.width
-        self._own: States = np.empty((0, file.width), np.float32)  # of the root, then of the nodes
+        self._own: States = np.empty((0, file.width), np.float32)  # the root's, then the nodes'
         super().__init__(path, config, target, file)
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens that the target has evaluated; float32 [n_logits, vocab_size]."""
+        """Append tokens that the target has evaluated; return float32 [n_logits, vocab_size]."""
         if self._n_nodes:
             self.keep(())
         ends, n_tokens = chunk_ends(self, len(tokens), n_logits), len(tokens)
         n_outputs = max(1, n_logits)  # nodes grow after the state of the last token
-        # in a call of their own: the engine's graph gives the first rows, whichever are wanted
+        # wanted rows get a call of their own: the engine's graph always returns the first rows
         ends += [n_tokens - n_outputs, n_tokens]
         self._own, done = self._own[:0], 0
         for end in ends:
@@ -128,7 +133,9 @@ class FedBackHead(LlamaCppHead):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes that go in with the head's own states; float32 [len(tokens), vocab_size]."""
+        """Append nodes, read with the head's own states; return float32 [len(tokens),
+        vocab_size].
+        """
         start, n = self.n_past - self._n_nodes, len(tokens)
         self._check_root()
         try:
@@ -154,11 +161,13 @@ class FedBackHead(LlamaCppHead):
         super().truncate(n_past)
 
     def _write_states(self, n_tokens: int, abort: Abort | None) -> None:
-        """Write to `_states` what the next tokens go in with, zeros where it is not there."""
+        """Write to `_states` the states that the next tokens are read with, zeros where one is
+        missing.
+        """
         raise NotImplementedError
 
     def _append(self, tokens: Sequence[int], n_outputs: int, abort: Abort | None) -> None:
-        """Evaluate tokens of the text; outputs are wanted of the last `n_outputs`."""
+        """Evaluate tokens of the text; outputs are wanted for the last `n_outputs`."""
         self._evaluate(self._batch.fill(tokens, self.n_past, n_outputs), len(tokens), abort)
 
     def _check_root(self) -> None:
@@ -172,15 +181,17 @@ class FedBackHead(LlamaCppHead):
         lib.llama_set_embeddings_nextn(context, True, True)
 
     def _outputs(self, n: int) -> States:
-        """Return the head's states of the last evaluation's first `n` outputs, a view."""
+        """Return a view of the head's states for the first `n` outputs of the last evaluation."""
         address = lib.llama_get_embeddings_nextn(self._context)
         native = (ctypes.c_float * (n * self._width)).from_address(address)
         return np.ctypeslib.as_array(native).reshape(n, self._width)
 
 
 def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile) -> Native:
-    """Load a head's weights and make a context over them, with one of its lender's. params_of:
-    returns the native settings of the context.
+    """Load a head's weights and make a context over them, and also a context of the target if the
+    head borrows weights from it.
+
+    params_of: a function that returns the native settings of the head's context.
     """
     gpus = chosen(config)
     model, log = load_weights(
@@ -205,8 +216,8 @@ def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile
 
 
 def _lent(target: LlamaCppModel) -> Any:
-    """Return a context of the target's weights, as small as there are: the engine finds weights
-    that a head borrows through a context, and the target's own may be made anew.
+    """Return a context of the target's weights, the smallest possible. The engine finds the weights
+    that a head borrows through a context, and the target's own context may be replaced.
     """
     params = lib.llama_context_default_params()
     params.n_ctx = LEAST_N_CTX

@@ -16,7 +16,7 @@ from .nextn import is_sidecar, mtp_layers, n_declared
 
 ASSISTANT = "gemma4-assistant"
 ARCHITECTURES: dict[str, Kind] = {"eagle3": "eagle3", "dflash": "dflash", ASSISTANT: "mtp"}
-"""The architectures that are no models of their own."""
+"""The architectures of heads, which are not complete models, and the kind of each."""
 
 _EMBEDDING = "token_embd.weight"
 _NAMES = {
@@ -31,14 +31,14 @@ _WIDTHS = {"eagle3": "target_hidden_size", ASSISTANT: "embedding_length_out"}  #
 
 
 def is_head(path: Path) -> bool:
-    """Return True if a file is a head and no model. Raises ModelError and its kinds."""
+    """Return True if a file is a head and not a complete model. Raises ModelError or a subclass."""
     header = check(path)
     return header.text("general.architecture") in ARCHITECTURES or is_sidecar(path, header)
 
 
 def head_facts(path: Path) -> HeadFacts:
-    """Return what the header of a head says, which may be in its target's file. Raises ModelError
-    and its kinds.
+    """Return the description of a head, read from its file's header; the head may be in its
+    target's file. Raises ModelError or a subclass.
     """
     header = check(path)
     architecture = header.text("general.architecture")
@@ -46,7 +46,7 @@ def head_facts(path: Path) -> HeadFacts:
     if mtp and not mtp.alone:
         size = _n_bytes_of(header, (f"blk.{mtp.n_layer + i}." for i in range(mtp.n)))
     d2t, assists = header.layouts.get("d2t"), architecture == ASSISTANT
-    all_read = mtp or assists  # embeddings that are the output weights as well, too
+    all_read = mtp or assists  # also the embeddings, because they are the output weights, too
     read_size = size - (0 if all_read else _n_bytes(header.layouts.get(_EMBEDDING)))
     width = _number(header, f"{architecture}.{_WIDTHS.get(architecture, 'embedding_length')}")
     depth = mtp.max_depth if mtp else max(0, _number(header, "dflash.block_size") - 1)
@@ -66,7 +66,7 @@ def head_facts(path: Path) -> HeadFacts:
 
 
 def target_sizes(path: Path) -> TargetSizes:
-    """Return the sizes of a model. Raises ModelError and its kinds."""
+    """Return the sizes of a model. Raises ModelError or a subclass."""
     header = check(path)
     prefix = header.text("general.architecture")
     width = _number(header, f"{prefix}.embedding_length")
@@ -80,7 +80,7 @@ def _number(header: Header, key: str) -> int:
 
 
 def _layers(header: Header, architecture: str) -> tuple[int, ...]:
-    """Return the target's layers that a head reads, () where the file does not say."""
+    """Return the target's layers that a head reads, () if the file does not state them."""
     for key in _OF_LAYERS:
         layers = header.metadata.get(f"{architecture}.{key}")
         if isinstance(layers, list) and all(isinstance(layer, int) for layer in layers):
@@ -89,13 +89,13 @@ def _layers(header: Header, architecture: str) -> tuple[int, ...]:
 
 
 def _n_bytes_of(header: Header, prefixes: Iterable[str]) -> int:
-    """Return the bytes of the tensors whose names begin so."""
+    """Return the size in bytes of the tensors whose names begin with one of these prefixes."""
     begins = tuple(prefixes)
     return sum(_n_bytes(each) for name, each in header.layouts.items() if name.startswith(begins))
 
 
 def _n_bytes(layout: Layout | None) -> int:
-    """Return the bytes of a tensor, 0 for none and for a kind that is not known."""
+    """Return the size of a tensor in bytes, 0 if there is none or its type is unknown."""
     if layout is None:
         return 0
     elements, n_bytes = BLOCKS.get(layout.kind, (1, 0))

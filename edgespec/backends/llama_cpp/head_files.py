@@ -1,5 +1,5 @@
-"""GGUF files with trained heads: what they say, and whether they fit a target, found out before the
-engine opens them. Most of what is refused here would end the process there.
+"""Checks of GGUF files with trained heads, before the engine opens them: is a head complete, and
+does it fit its target? Most heads that are refused here would end the process in the engine.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from .metadata import Header
 from .model import LlamaCppModel
 from .nextn import ASSISTED, GRAPHS, mtp_layers, n_declared
 
-_N_LAYERS = 3  # of the target, that llama.cpp's EAGLE-3 reads
+_N_LAYERS = 3  # how many layers of the target llama.cpp's EAGLE-3 reads
 _INT64 = 27  # a ggml_type
 _KEY_VALUE = ("key", "value")
-_OTHER_DFLASH = (  # tensors, and keys of metadata
+_OTHER_DFLASH = (  # tensors and metadata keys of other variants
     "markov_w1.weight", "selector_hidden.weight", "hyper_connection_count",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A file that fits a target, with what its engine needs to open it. width: of the head's own
-    states. lender: the target if its embedding or output weights are used, else None. n_mtp: MTP
-    layers. assists: they look at the target's cache. mask: the token in place of those that are
-    guessed at once.
+    """A file with a head that fits a target, and what is needed to open it.
+
+    facts: the head's description. width: the width of the head's own states. lender: the target if
+    the head uses its embedding or output weights, else None. n_mtp: the number of MTP layers.
+    assists: they look at the target's cache. mask: the token in place of those that are guessed at
+    once.
     """
 
     facts: HeadFacts
@@ -45,8 +47,8 @@ class HeadFile:
 
 
 def fitting(path: Path, target: FileModel) -> HeadFile:
-    """Return what a file says of a head. Raises ModelError and its kinds, ConfigError where the
-    head was made for another target.
+    """Check that a file has a head that fits a target, and return it. Raises ModelError or a
+    subclass, and ConfigError if the head was made for another target.
     """
     header = check(path)
     architecture = header.text("general.architecture")
@@ -69,7 +71,7 @@ class _Check:
         self._width = self._number("embedding_length")
 
     def file(self) -> HeadFile:
-        """Return what the file says, if it is whole and fits."""
+        """Check that the head is complete and fits; return its file."""
         self._check_shape()
         self._check_vocabulary()
         self._check_layers()
@@ -101,7 +103,7 @@ class _Check:
         return layout.shape if layout else ()
 
     def _check_shape(self) -> None:
-        """Refuse heads of attention that the engine cannot evaluate."""
+        """Refuse attention heads that the engine cannot evaluate."""
         n_heads = self._number("attention.head_count")
         if n_heads % (n_kv := self._number("attention.head_count_kv", n_heads)):
             self._damaged(f"it has {n_heads} heads over {n_kv}", "a multiple")
@@ -139,7 +141,9 @@ class _Check:
             self._damaged("d2t has tokens twice", "token ids, not how far each is from its number")
 
     def _drafted(self) -> Any:
-        """Return the target's ids of the head's own tokens; empty where it drafts all."""
+        """Return the target's ids of the tokens that the head can draft; empty if it can draft
+        all.
+        """
         layout = self._header.layouts.get("d2t")
         if layout is None:
             return np.empty(0, np.int64)
@@ -151,7 +155,7 @@ class _Check:
         return np.fromfile(self._header.path, "<i8", layout.shape[0], offset=offset)
 
     def _lender(self) -> LlamaCppModel | None:
-        """Return the target if the head uses weights of it."""
+        """Return the target if the head uses weights of it, else None."""
         lacking = [name for name in ("token_embd", "output") if not self._shape(f"{name}.weight")]
         if not lacking:
             return None
@@ -197,7 +201,7 @@ class _EagleCheck(_Check):
 
 class _DFlashCheck(_Check):
     def file(self) -> HeadFile:
-        """Return what the file says, if it is whole and fits."""
+        """Check that the head is complete and fits; return its file."""
         for name in ("d2t", *_OTHER_DFLASH):
             if self._shape(name) or self._metadata(name) is not None:
                 self._refuse(
@@ -206,7 +210,7 @@ class _DFlashCheck(_Check):
                     "draft with something else",
                 )
         if self._shape("token_embd.weight") and not self._shape("output.weight"):
-            # one version of the engine takes the target's, another one the embeddings
+            # as output weights, some versions use the target's, others the embeddings
             self._damaged("it has embeddings and no output weights", "both, or those of the target")
         self._check_windows()
         head = super().file()
@@ -218,7 +222,9 @@ class _DFlashCheck(_Check):
         return replace(head, mask=self._mask())
 
     def _check_windows(self) -> None:
-        """Refuse positions that are not those of text, and windows of layers that are not there."""
+        """Refuse positions that are not those of text, and windows that are not given for every
+        layer.
+        """
         sections = self._metadata("rope.dimension_sections", [0, 0, 0, 0])
         if not isinstance(sections, list) or len(sections) != 4 or any(sections[1:]):
             self._damaged(f"rope.dimension_sections is {sections!r:.80}", "one section of four")
@@ -238,9 +244,9 @@ class _DFlashCheck(_Check):
 
 class _MtpCheck(_Check):
     def file(self) -> HeadFile:
-        """Return what the file says of its MTP layers, if they are whole."""
+        """Check that the MTP layers are complete; return their file."""
         mtp = mtp_layers(self._header.path)
-        assert mtp  # or this check is not made
+        assert mtp  # otherwise this check is not made
         if mtp.lacks:
             self._damaged(f"it lacks {', '.join(mtp.lacks[:3])}", "MTP layers with all weights")
         self._check_vocabulary()
@@ -248,7 +254,11 @@ class _MtpCheck(_Check):
 
 
 class _Keys(NamedTuple):
-    """The keys that a layer looks at: n_kv heads, each of `size` numbers, and its values."""
+    """The keys and values that a layer looks at.
+
+    slides: the layer has a sliding window. n_kv: the number of heads. size, values: how many
+    numbers the key, and the value, of a head have.
+    """
 
     slides: bool
     n_kv: int
@@ -263,7 +273,7 @@ class _Keys(NamedTuple):
 
 class _AssistantCheck(_Check):
     def file(self) -> HeadFile:
-        """Return what the file says, if it is whole and fits."""
+        """Check that the assistant is complete and fits; return its file."""
         theirs = self._keys(self._cache(), ASSISTED)
         n, own = self._number("nextn_predict_layers"), self._keys(self._header, self._kind)
         if n != len(own) or not any(keys.slides for keys in own):
@@ -278,7 +288,9 @@ class _AssistantCheck(_Check):
         return HeadFile(self._facts, self._number("embedding_length_out"), n_mtp=n, assists=True)
 
     def _cache(self) -> Header:
-        """Return the header of the target, if its cache is one that can be looked at."""
+        """Return the header of the target. Raises ConfigError if the assistant cannot look at its
+        cache.
+        """
         if not isinstance(self._target, LlamaCppModel):
             self._refuse(
                 "it looks at the keys and values of its target",
@@ -291,7 +303,7 @@ class _AssistantCheck(_Check):
         return header
 
     def _keys(self, header: Header, kind: str) -> list[_Keys]:
-        """Return the keys that each layer of a file looks at."""
+        """Return the keys and values that each layer of a file looks at."""
         slides = header.metadata.get(f"{kind}.attention.sliding_window_pattern")
         n_layer = header.metadata.get(f"{kind}.block_count")
         if not isinstance(slides, list) or len(slides) != n_layer:
@@ -315,7 +327,9 @@ class _AssistantCheck(_Check):
         ]
 
     def _check_shape(self) -> None:
-        """Refuse values of other sizes than keys: what is usual is not what the target has."""
+        """Refuse keys and values whose sizes are not stated or differ: the usual defaults are not
+        those of the target.
+        """
         self._number("attention.sliding_window")
         for end in ("", "_swa"):
             size, values = (self._number(f"attention.{x}_length{end}") for x in _KEY_VALUE)

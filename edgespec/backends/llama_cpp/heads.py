@@ -1,4 +1,4 @@
-"""Trained heads on llama.cpp, by kind."""
+"""Opening trained heads on llama.cpp, with the class for each kind."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CLASSES: dict[str, type[LlamaCppHead]] = {
 
 
 def open_head(path: Path, config: EngineConfig, target: FileModel) -> LlamaCppHead:
-    """Load a head for a target, from a file of its own or, where `path` is the target's, from that.
-    Raises ModelError and its kinds; ConfigError where they do not fit, or where the library
-    evaluates no heads.
+    """Load a head for a target, from a file of its own, or from the target's file if `path` is the
+    target's. Raises ModelError or a subclass, and ConfigError if head and target do not fit or the
+    library cannot evaluate heads.
     """
     _check_library(Path(path), "heads", HEADS)
     file = fitting(Path(path), target)

@@ -1,9 +1,10 @@
-"""Hidden states out of llama.cpp, while it evaluates tokens.
+"""Reading hidden states from llama.cpp while it evaluates tokens.
 
-Some architectures give the inputs of their layers, and those with MTP layers what these read; all
-give the final states, with the logits of every token. For the rest every tensor of an evaluation is
-shown to a callback, which copies those that are wanted: about a thousand calls an evaluation, and
-so only in a context that is made for it.
+For some architectures, the engine returns the inputs of layers. For those with MTP layers, it
+returns the states that these layers read. For all, it returns the final states, but only together
+with logits for every token. For anything else, the engine shows every tensor of an evaluation to a
+callback, which copies the wanted ones. This takes about a thousand calls per evaluation, so it is
+done only in a context that is made for it.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from .nextn import reads
 
 logger = logging.getLogger("edgespec.llama_cpp")
 
-# Architectures whose layers were seen to give their inputs. The engine has more of them, but ends
-# the process if it is asked for those of others; where in doubt a callback gives the same numbers.
+# Architectures for which the engine was seen to return the inputs of layers. It can do so for more,
+# but ends the process if it cannot; for all others, a callback returns the same numbers.
 GIVE_INPUTS = ("llama", "qwen3", "qwen3moe", "qwen35")
-FIRST = "the first tensor"  # has no name that stays
-# Those whose recurrent state was seen to go back.
+FIRST = "the first tensor"  # its name is not always the same
+# Architectures whose recurrent state was seen to go back.
 ROLL_BACK = ("qwen35", "qwen35moe")
-EMBEDDINGS = {  # what goes into layer 0: others scale their embeddings, or add to them
+EMBEDDINGS = {  # the input of layer 0; other architectures scale or change their embeddings
     "llama": FIRST, "qwen2": FIRST, "qwen3": FIRST, "qwen3moe": FIRST, "gemma3": "inp_scaled",
 }  # fmt: skip
-_N_WATCHED = 2  # tokens of an evaluation that is watched to see what there is
+_N_WATCHED = 2  # tokens of the evaluation that shows which tensors there are
 
 _Call = TypeVar("_Call", bound=Callable[..., Outputs])
 
 
 def gives_states(call: _Call) -> _Call:
-    """Let a method that evaluates tokens give their hidden states too, where some are tapped."""
+    """Make a method that evaluates tokens also return their hidden states, if layers are tapped."""
 
     @functools.wraps(call)
     def evaluated(self: Tappable, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Outputs:
         taps = self._taps
-        if taps is None or taps.collecting:  # the latter within another such method
+        if taps is None or taps.collecting:  # collecting: this call is made by another such method
             return call(self, tokens, *args, **kwargs)
         with taps.call(len(tokens)) as states:
             return call(self, tokens, *args, **kwargs)._replace(hidden=states)
@@ -64,8 +65,8 @@ def gives_states(call: _Call) -> _Call:
 class Taps:
     """The hidden states of some layers, collected over the evaluations of one call.
 
-    layers: as in `Model.tap`. of_outputs: only tokens whose logits are wanted have them all.
-    watch: the callback that the context has to be made with, if it needs one.
+    layers: as in `Model.tap`. of_outputs: the states are complete only for tokens whose logits are
+    computed. watch: the callback that the context has to be made with, if it needs one.
     """
 
     watch: Any = None
@@ -82,7 +83,7 @@ class Taps:
 
     @contextlib.contextmanager
     def call(self, n_tokens: int) -> Iterator[States]:
-        """Collect the states of a call's tokens in the array that is given."""
+        """Collect the states of a call's tokens in the array that is yielded."""
         self._states, self._n_done, self.collecting = self._empty(n_tokens), 0, True
         try:
             yield self._states
@@ -93,13 +94,13 @@ class Taps:
         """Prepare for an evaluation."""
 
     def collect(self, n_tokens: int) -> None:
-        """Take the states of the evaluation that has just been done. Raises DecodeError."""
+        """Take the states of the evaluation that has just ended. Raises DecodeError."""
         done = self._n_done
         self._read(self._states[done : done + n_tokens])
         self._n_done = done + n_tokens
 
     def switch(self, context: Any, on: bool) -> None:
-        """Let a context give states, or no longer."""
+        """Make a context return states, or stop it from doing so."""
         raise NotImplementedError
 
     def _read(self, states: States) -> None:
@@ -107,8 +108,9 @@ class Taps:
 
 
 class GivenStates(Taps):
-    """States that a context gives of itself: inputs of layers, and the final ones. nextn: the layer
-    whose states it gives to MTP layers, None for none.
+    """States that the engine itself returns: the inputs of layers, and the final states.
+
+    nextn: the layer whose states the engine gives to MTP layers, None if it gives none.
     """
 
     _context: Any = None
@@ -120,7 +122,7 @@ class GivenStates(Taps):
         self._nextn = nextn
 
     def switch(self, context: Any, on: bool) -> None:
-        """Let a context give states, or no longer."""
+        """Make a context return states, or stop it from doing so."""
         self._context = context
         for layer in self.layers:
             if layer == self._nextn:
@@ -146,7 +148,7 @@ class GivenStates(Taps):
 class WatchedStates(Taps):
     """States that a callback copies out of an evaluation.
 
-    names: of the tensors, one a layer; FIRST for the first one of an evaluation.
+    names: the names of the tensors, one for each layer; FIRST is the first tensor of an evaluation.
     """
 
     def __init__(
@@ -155,13 +157,13 @@ class WatchedStates(Taps):
         super().__init__(layers, hidden_size, of_outputs)
         self._places = {name.encode(): names.index(name) for name in names}
         self._first_place = names.index(FIRST) if FIRST in names else -1
-        self._of = [names.index(name) for name in names]  # layers that were given twice are one
+        self._of = [names.index(name) for name in names]  # layers given twice share a place
         self._place, self._n_asked = -1, 0
         self._copies: dict[int, States] = {}
         self.watch = EvalCallback(self._watched)
 
     def switch(self, context: Any, on: bool) -> None:
-        """Do nothing: the context was made so."""
+        """Do nothing: the context was made with the callback."""
 
     def begin(self) -> None:
         """Prepare for an evaluation."""
@@ -169,7 +171,9 @@ class WatchedStates(Taps):
         self._copies = {}
 
     def _watched(self, tensor: Any, asked: bool, _: Any) -> bool:
-        """Return True for a tensor that is wanted, and, once it is there, to go on."""
+        """Answer the engine's question: is this tensor wanted? Called again after a wanted tensor
+        was computed, copy it and return True, so that the evaluation goes on.
+        """
         if not asked:
             self._copy(tensor, self._place)
             return True
@@ -199,23 +203,28 @@ class WatchedStates(Taps):
 
 
 class WholeBatch(Batch):
-    """A batch whose tokens all have logits, whatever is wanted. `n_more`: of them, before those."""
+    """A batch in which every token has logits, whichever are wanted.
+
+    n_more: how many unwanted rows come before the wanted ones.
+    """
 
     n_more = 0
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
-        """Return the native batch, as `Batch.fill`."""
+        """Return the native batch, as `Batch.fill` does."""
         self.n_more = len(tokens) - n_logits
         return super().fill(tokens, n_past, len(tokens))
 
     def fill_parts(self, parts: Sequence[Part]) -> Any:
-        """Return the native batch, as `Batch.fill_parts`; all its tokens have logits anyway."""
+        """Return the native batch, as `Batch.fill_parts` does; all its tokens have logits
+        anyway.
+        """
         self.n_more = 0
         return super().fill_parts(parts)
 
 
 class WholeRows(RowViews):
-    """The rows after those that a `WholeBatch` has too many."""
+    """The wanted rows of an evaluation, which come after the unwanted ones of a `WholeBatch`."""
 
     def __init__(self, context: Any, vocab_size: int, batch: WholeBatch) -> None:
         super().__init__(context, vocab_size, MAX_ROWS)
@@ -228,7 +237,7 @@ class WholeRows(RowViews):
 
 
 class Tappable(TextInContext):
-    """A context that gives hidden states."""
+    """A context that can return hidden states."""
 
     _taps: Taps | None = None
 
@@ -238,12 +247,13 @@ class Tappable(TextInContext):
         super()._take(native)
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Let each evaluation give the hidden states of these layers, as `Model.tap`.
+        """Make every later evaluation return the hidden states of these layers, as `Model.tap`.
 
-        FINAL and the number of layers make the engine compute the logits of every token, in pieces
-        of `max_rows`, unless it is what MTP layers read. While states are given, recurrent ones
-        can go back, where the engine is able to. A context that has to be made anew gets what the
-        cache holds; the memory of both is needed meanwhile. Raises ConfigError and OutOfMemory.
+        For FINAL and n_layer, the engine has to compute the logits of every token, in pieces of
+        `max_rows` tokens, unless MTP layers read the same states. While layers are tapped, a
+        recurrent state can go back, if the engine is able to do that. If a new context has to be
+        made, it gets the contents of the cache, and meanwhile there has to be memory for both.
+        Raises ConfigError and OutOfMemory.
         """
         wanted = tuple(layers)
         taps, was = self._taps_for(wanted) if wanted else None, self._taps
@@ -257,7 +267,7 @@ class Tappable(TextInContext):
         self._take_outputs(bool(taps and taps.of_outputs))
 
     def _taps_for(self, layers: tuple[int, ...]) -> Taps:
-        """Return what gives these layers. Raises ConfigError; nothing has changed yet."""
+        """Return the taps for these layers. Raises ConfigError. Changes nothing yet."""
         n_layer, name = self.n_layer, self.path.name
         for layer in layers:
             if layer != FINAL and layer not in range(n_layer + 1):
@@ -285,8 +295,8 @@ class Tappable(TextInContext):
         return inspect_metadata(self.path).get("general.architecture", "")
 
     def _names(self, layers: tuple[int, ...]) -> list[str]:
-        """Return the names of the tensors with the states of layers. Raises ConfigError where one
-        is not there.
+        """Return the names of the tensors with the states of these layers. Raises ConfigError if
+        one does not exist.
         """
         fit = _N_WATCHED * self.hidden_size * 4
         there = {name for name, size in self._watch() if size == fit} | {FIRST}
@@ -327,8 +337,9 @@ class Tappable(TextInContext):
         return seen
 
     def _renew_for(self, taps: Taps | None, was: Taps | None) -> bool:
-        """Take a new context if these taps, or those before, need another one, and return whether
-        it was taken. Raises as `_renew`, but for no memory to go back.
+        """Take a new context if these taps, or the ones before, need a different one, and return
+        True if it was taken. Raises the errors of `_renew`; but if there is only no memory for
+        going back, the old context stays.
         """
         watched = bool((taps and taps.watch) or (was and was.watch))
         rollback = ROLLBACK if taps and self._can_roll_back else 0
@@ -356,14 +367,16 @@ class Tappable(TextInContext):
         except BaseException:
             lib.llama_free(context)
             raise
-        self.native.context = context  # in place: what is freed last of all stays the last
+        self.native.context = context  # in place: the finalizer that frees it stays the same
         self._use(context)
         self.n_past = n_past
         self.limit_threads(self.thread_limit)
         lib.llama_free(old)
 
     def _take_outputs(self, whole: bool) -> None:
-        """Let all tokens of an evaluation have logits, or those that are wanted."""
+        """Compute the logits of all tokens of an evaluation if `whole` is True, else only the
+        wanted ones.
+        """
         max_batch = lib.llama_n_batch(self._context)
         if whole:
             max_batch = min(max_batch, self.capabilities.max_rows)
@@ -375,8 +388,9 @@ class Tappable(TextInContext):
         self.capabilities = replace(self.capabilities, max_batch=max_batch)
 
     def _run(self, batch: Any, n_tokens: int, abort: Abort | None) -> int:
-        """Evaluate a native batch, take the states and return llama_decode's code. What Ctrl-C
-        raised within a callback would be lost, so it is noted as `AbortableDecode` does.
+        """Evaluate a native batch, take the states and return llama_decode's code. An exception
+        that Ctrl-C raised within a callback would be lost, so Ctrl-C is noted, as `AbortableDecode`
+        does.
         """
         taps = self._taps
         if taps is None:
@@ -391,6 +405,6 @@ class Tappable(TextInContext):
         return code
 
     def _use(self, context: Any) -> None:
-        """Take another context, which is empty and not tapped."""
+        """Use a different context, which must be empty and without taps."""
         self._taps = None
         super()._use(context)

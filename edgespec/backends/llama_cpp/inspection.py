@@ -11,7 +11,7 @@ from .damage import check
 from .library import engine, system_info
 from .metadata import Header
 
-_ABOVE_Q4_0 = {  # LLAMA_FTYPE: what has as many bits a weight as Q4_0, or more
+_ABOVE_Q4_0 = {  # LLAMA_FTYPE of formats with at least as many bits per weight as Q4_0
     0, 1, 3, 7, 8, 9,  # F32, F16, Q4_1, Q8_0, Q5_0, Q5_1
     14, 15, 16, 17, 18, 32,  # Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, BF16
 }  # fmt: skip
@@ -19,8 +19,8 @@ _MOST_LAYERS = 512
 
 
 def inspect_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a file, the architecture's prefix cut off ("qwen2.block_count" →
-    "block_count"), without opening it with the engine. Raises ModelError and its kinds.
+    """Return the metadata of a file, without opening it with the engine. The architecture's prefix
+    is cut off ("qwen2.block_count" → "block_count"). Raises ModelError or a subclass.
     """
     header = check(path)
     prefix = header.text("general.architecture") + "."
@@ -32,8 +32,8 @@ def inspect_metadata(path: Path) -> dict[str, str]:
 
 
 def entries(path: Path) -> Header:
-    """Return the vocabulary's own entries, without opening the file with the engine. Raises
-    ModelError and its kinds.
+    """Return a file's vocabulary, without opening the file with the engine. Raises ModelError or a
+    subclass.
     """
     return check(path)
 
@@ -53,15 +53,17 @@ def _shown(value: Any) -> str | None:
 
 
 def requantizable(path: Path) -> bool:
-    """Return True if a Q4_0 of this file would be another format, and hardly a worse one. Raises
-    as `load_weights`.
+    """Return True if a Q4_0 of this file would have a different format and hardly a worse one.
+    Raises ModelError or a subclass.
     """
     file_type = inspect_metadata(path).get("general.file_type", "")
     return file_type.isdecimal() and int(file_type) in _ABOVE_Q4_0
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Return what stands for a file on this device with this build, whatever the settings."""
+    """Return values that identify a file, this device and this build, and that do not depend on
+    settings.
+    """
     with path.open("rb") as file:
         head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
     return {

@@ -1,4 +1,4 @@
-"""The native library: opened here alone, started once, its log sent to `logging`."""
+"""The native library. It is opened only here and started once, and its log goes to `logging`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("edgespec.llama_cpp")
 _found = search.find()
 lib = _found.library
 
-_LEVELS = {3: logging.INFO, 4: logging.INFO}  # what matters comes back as an exception
+_LEVELS = {3: logging.INFO, 4: logging.INFO}  # errors are raised as exceptions
 
 _starting, _started = threading.Lock(), list[bool]()
 _log_listeners: list[Callable[[str], None]] = []
@@ -30,7 +30,9 @@ _log_listeners: list[Callable[[str], None]] = []
 
 @LogCallback  # type: ignore[untyped-decorator]
 def _on_native_log(level: int, text: bytes, _: Any) -> None:
-    """Send native log lines to `logging`, and to who is loading a model just now."""
+    """Send native log lines to `logging`, and to the code that collects them while it loads a
+    model.
+    """
     line = text.decode("utf-8", "replace").rstrip()
     if line.strip(". "):
         logger.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
@@ -39,7 +41,7 @@ def _on_native_log(level: int, text: bytes, _: Any) -> None:
 
 
 def start() -> None:
-    """Initialise the native library, once a process, and what computes on the CPU."""
+    """Initialise the native library, and its library for the CPU, once per process."""
     with _starting, ctrl_c_afterwards():
         if not _started:
             _started.append(True)
@@ -51,20 +53,24 @@ def _begin() -> None:
     lib.llama_backend_init()
     if missing(lib, OPTIONAL) or lib.ggml_backend_dev_count():
         return
-    if not folder_of_processors():  # a build of the user's or the system's
+    if not folder_of_processors():  # a build of the user or the system
         lib.ggml_backend_load_all()
     elif why := load_processor("cpu"):
         raise EngineMissing(f"{_found.candidate} cannot compute on this processor: {why}")
 
 
 def folder_of_processors() -> list[Path]:
-    """List the files that compute, one for each kind of processor, where a build has such files."""
+    """List the libraries that compute, one for each kind of processor, if the build has such
+    libraries.
+    """
     folder = _found.candidate.processors
     return kept_files.matching(Path(folder), "*ggml*") if folder else []
 
 
 def load_processor(name: str) -> str:
-    """Load the file that computes on one kind of processor. Return why that failed, or ""."""
+    """Load the library that computes on one kind of processor. Return the reason if this failed,
+    else "".
+    """
     suffixes = (".so", ".dylib", ".dll")
     names = [f"{start}ggml-{name}{suffix}" for start in ("lib", "") for suffix in suffixes]
     path = next((each for each in folder_of_processors() if each.name in names), None)
@@ -78,7 +84,9 @@ def load_processor(name: str) -> str:
 
 @contextlib.contextmanager
 def native_log() -> Iterator[list[str]]:
-    """Collect what the library logs meanwhile: its return codes do not say why something failed."""
+    """Collect what the library logs during the block: its return codes do not say why something
+    failed.
+    """
     lines: list[str] = []
     _log_listeners.append(lines.append)
     try:
@@ -93,7 +101,7 @@ def engine() -> str:
 
 
 def can_requantize() -> bool:
-    """Return True if the library can write a model in another format."""
+    """Return True if the library can write a model in a different format."""
     return _found.requantizes
 
 
@@ -104,7 +112,7 @@ def versions() -> dict[str, str]:
 
 
 def features() -> list[str]:
-    """List what the build uses of the processor: AVX2, AVX512, NEON, …"""
+    """List the processor features that the build uses: AVX2, AVX512, NEON, …"""
     words = system_info().replace("|", ":").split(":")
     pairs = (word.partition("=") for word in words if "=" in word)
     return [name.strip() for name, _, value in pairs if value.strip() != "0"]
@@ -112,6 +120,6 @@ def features() -> list[str]:
 
 def system_info() -> str:
     """Return the build's own line about itself and the processor."""
-    start()  # which names the processors whose files are loaded
+    start()  # the line names only processors whose libraries are loaded
     info: str = lib.llama_print_system_info().decode("utf-8", "replace")
     return info

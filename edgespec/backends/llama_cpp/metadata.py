@@ -1,7 +1,8 @@
-"""The header of a GGUF, read without the engine: files that are only looked at, and damaged ones,
-never reach native code. Every length is checked against the file before anything is read.
+"""A reader for the header of a GGUF that needs no engine. So files that are only looked at, and
+damaged files, never reach native code. Every length is checked against the file before anything is
+read.
 
-The package `gguf` has a reader too; it reads past the end of short files without noticing, trusts
+The package `gguf` has a reader, too. It reads past the end of short files without noticing, trusts
 every length, and takes eight seconds for a vocabulary of 150,000 tokens.
 """
 
@@ -35,7 +36,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Layout(NamedTuple):
-    """The kind of a tensor, a ggml_type, and its shape: columns first, as GGUF has it."""
+    """A tensor's kind, which is a ggml_type, and its shape with the columns first, as in GGUF."""
 
     kind: int
     shape: tuple[int, ...]
@@ -43,11 +44,12 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The part of a file in front of the weights.
+    """The part of a GGUF before the weights. It is a `Vocabulary`.
 
-    metadata: numbers, bools, bytes of strings, and arrays as lists, by key. tensors: the offset of
-    each in the file, by name; layouts: what each is. data_end: the bytes that a whole file has at
-    least. tokens: the vocabulary's entries by token id. It is a `Vocabulary`.
+    metadata: the values by key: numbers, bools, strings as bytes, and arrays as lists. tensors: the
+    offset of each tensor in the file, by name. layouts: the kind and shape of each tensor, by name.
+    data_end: the size in bytes that a complete file has at least. tokens: the vocabulary's entries
+    by token id.
     """
 
     path: Path
@@ -63,11 +65,11 @@ class Header:
         return len(self.tokens)
 
     def token_text(self, token: int) -> bytes:
-        """Return the vocabulary's own entry."""
+        """Return the vocabulary's entry for a token id."""
         return self.tokens[token]
 
     def text(self, key: str) -> str:
-        """Return a string of the metadata, "" where there is none."""
+        """Return a string of the metadata, "" if there is none."""
         value = self.metadata.get(key)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
@@ -87,7 +89,7 @@ def read_header(path: Path) -> Header:
 
 
 def check_file(path: Path) -> None:
-    """Raise ModelNotFound or NotAGGUF if `path` is no GGUF; only its first bytes are read."""
+    """Raise ModelNotFound or NotAGGUF if `path` is not a GGUF; only its first bytes are read."""
     with opened(path) as file:
         magic = file.read(4)
     if not magic:
@@ -148,7 +150,9 @@ class _Reader:
         raise TruncatedModel(f"{self.path} is damaged: its header has {found}; fetch it again")
 
     def _tensors(self, n: int) -> Iterator[tuple[str, int, int, Layout]]:
-        """Yield name, offset from the first one, bytes and layout of each tensor."""
+        """Yield for each tensor its name, its offset in the weights, its size in bytes and its
+        layout.
+        """
         for _ in range(n):
             name = self._text().decode("utf-8", "replace")
             n_dims = self._number("I")
@@ -156,7 +160,7 @@ class _Reader:
                 self._damaged(f"a tensor of {n_dims} dimensions ({name!r:.80}), at most 4 expected")
             shape = [self._number("Q") for _ in range(n_dims)]
             kind, offset = self._number("I"), self._number("Q")
-            elements, n_bytes = BLOCKS.get(kind, (1, 0))  # newer types: the engine knows
+            elements, n_bytes = BLOCKS.get(kind, (1, 0))  # newer types are left to the engine
             size = math.prod(shape) // elements * n_bytes
             yield name, offset, size, Layout(kind, tuple(shape))
 
@@ -211,7 +215,9 @@ class _Reader:
         return n
 
     def _need(self, n_bytes: int) -> int:
-        """Return `n_bytes` if the file has as many after the place that was read last."""
+        """Return `n_bytes` if the file has that many bytes left to read; else raise
+        TruncatedModel.
+        """
         if n_bytes > self._size - self.at:
             self.truncated("its header", self.at + n_bytes)
         return n_bytes

@@ -1,7 +1,7 @@
-"""A GGUF as a `Model`: one set of weights, one context of one text.
+"""A GGUF as a `Model`: one set of weights, and one context with one text.
 
-Several live in one process. Logits are computed for wanted rows only and read as views of native
-memory.
+One process can have several of them. Logits are computed only for the wanted rows, and read as
+views of native memory.
 """
 
 from __future__ import annotations
@@ -37,25 +37,29 @@ from .hidden import Tappable, gives_states
 from .invariance import most_equal_rows
 from .library import lib
 
-_SAMPLING = {  # keys of a GGUF, and generation_config.json's names of them
+_SAMPLING = {  # keys of a GGUF, and their names in generation_config.json
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "penalty_repeat": "repetition_penalty", "penalty_last_n": "penalty_last_n",
     "mirostat": "mirostat", "xtc_probability": "xtc_probability",
 }  # fmt: skip
 logger = logging.getLogger("edgespec.llama_cpp")
-_KERNELS = (1, 64, 8, 2, 3, 4, 5, 6, 7, 12, 20, 32, 128)  # tokens that have kernels of their own
-_LONG_S = 1.0  # that nobody should wait without being told
+_KERNELS = (1, 64, 8, 2, 3, 4, 5, 6, 7, 12, 20, 32, 128)  # numbers of tokens with own kernels
+_LONG_S = 1.0  # longer than this, a message tells the user what takes so long
 _PREPARING_S = 20.0
-_LONGEST_NUMBER = 64  # bytes; what is longer is cut
+_LONGEST_NUMBER = 64  # bytes; a longer text is cut
 
 
 def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
-    """Load a file, ready to evaluate tokens. Raises as `LlamaCppModel`."""
+    """Load a file and return the model, ready to evaluate tokens. Raises the errors of
+    `LlamaCppModel`.
+    """
     return LlamaCppModel(path, config)
 
 
 def published_sampling(model: LlamaCppModel) -> dict[str, Any]:
-    """Return what the metadata recommends, numbers as such and anything else as text."""
+    """Return the sampling settings that the metadata recommends, as numbers if they are numbers,
+    else as text.
+    """
     settings: dict[str, Any] = {}
     text = ctypes.create_string_buffer(_LONGEST_NUMBER)
     for key, name in _SAMPLING.items():
@@ -75,11 +79,12 @@ def _number(text: str) -> int | float | str:
 class LlamaCppModel(Tappable):
     """A GGUF under the `Model` contract.
 
-    placement: what went where, as the engine reported it ("CPU model buffer" → MiB, …).
-    config: as it runs; batch_invariant decides some settings. So many rows as stay equal to the
-    last bit are then the most a call, and are evaluated in a call of their own (rows_apart).
-    n_past: how many tokens the cache holds. native, lock: of the weights, which other contexts may
-    share; one evaluates at a time.
+    placement: where the engine has put what, as it reported it ("CPU model buffer" → MiB, …).
+    config: the settings in use; batch_invariant decides some of them. With batch_invariant, a call
+    can return only as many rows as stay equal to the last bit, and these rows are evaluated in a
+    call of their own (rows_apart). n_past: the number of tokens that the cache holds. native: the
+    weights and the context; other contexts may share the weights. lock: held during an evaluation,
+    because only one of these contexts may evaluate at a time.
 
     Raises ModelNotFound, NotAGGUF, TruncatedModel, UnknownArchitecture, OutOfMemory.
     """
@@ -100,7 +105,9 @@ class LlamaCppModel(Tappable):
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
+        """Append tokens; return float32 [n_logits, vocab_size], a view valid until the next
+        call.
+        """
         if self._branches.n_parked:
             self._make_room(len(tokens))
         ends, done = chunk_ends(self, len(tokens), n_logits), 0
@@ -122,7 +129,9 @@ class LlamaCppModel(Tappable):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and the tree that the last of them are; float32 [n, vocab_size]."""
+        """Append tokens, the last of which are a tree; return float32 [len(parents) + 1,
+        vocab_size].
+        """
         n_nodes = len(parents)
         n_before = len(tokens) - n_nodes - 1
         if n_before < 0:
@@ -147,7 +156,7 @@ class LlamaCppModel(Tappable):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes to a tree; float32 [len(tokens), vocab_size]."""
+        """Append nodes to a tree; return float32 [len(tokens), vocab_size]."""
         start, n = self.n_past - self._n_nodes, len(tokens)
         try:
             chunk_ends(self, n, n)
@@ -161,7 +170,7 @@ class LlamaCppModel(Tappable):
         return self._rows.first(n)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
+        """Keep these nodes of the tree just evaluated as the cache's tail; drop the others."""
         root = self.n_past - self._n_nodes - 1
         try:
             self._branches.keep(path)
@@ -180,7 +189,7 @@ class LlamaCppModel(Tappable):
         return self.n_past, data
 
     def restore(self, state: tuple[int, Any]) -> None:
-        """Return to a checkpoint."""
+        """Go back to a checkpoint."""
         n_past, data = state
         if not n_past:
             self.truncate(0)
@@ -193,7 +202,7 @@ class LlamaCppModel(Tappable):
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return flash attention and repacked weights, unless batch_invariant has decided them, and
-        an integrated GPU that is not used.
+        the device if an integrated GPU is not used.
         """
         unused = integrated(self.config)
         switches: dict[str, tuple[Any, Any]] = {"device": ("", unused)} if unused else {}
@@ -206,16 +215,17 @@ class LlamaCppModel(Tappable):
         }
 
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """Return a cache of `n_ctx` tokens with so many slots over the same weights; close it
-        before them. If rows are only equal in small evaluations (batch_invariant), each slot has
-        a cache of that size and is evaluated by itself. Raises OutOfMemory, ModelError.
+        """Return a model with `n_slots` slots and a cache of `n_ctx` tokens over the same weights;
+        close it before this model. If rows are equal only in small evaluations (batch_invariant),
+        each slot has a cache of `n_ctx` tokens and is evaluated separately. Raises OutOfMemory,
+        ModelError.
         """
         if self.rows_apart:
             return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
         return LlamaCppBatchedModel(self, n_slots, n_ctx)
 
     def _twin(self, n_ctx: int) -> LlamaCppModel:
-        """Return a model with another cache over the same weights."""
+        """Return a model over the same weights with a cache of its own."""
         twin = copy.copy(self)
         twin.config = replace(self.config, n_ctx=n_ctx)
         context, _ = new_context(self.path, self.native.model, twin.config)
@@ -227,7 +237,9 @@ class LlamaCppModel(Tappable):
         return twin
 
     def _limit_rows(self, n_rows: int) -> None:
-        """Take at most so many rows a call, which are evaluated apart from what is before them."""
+        """Allow at most `n_rows` rows per call, and evaluate them separately from the tokens before
+        them. If `n_rows` is 1, rows always differ: nothing is limited, and `placement` says so.
+        """
         self.rows_apart = n_rows > 1
         if not self.rows_apart:
             self.placement["rows"] = "differ with their number: near ties may fall otherwise"
@@ -236,7 +248,7 @@ class LlamaCppModel(Tappable):
         self.placement["rows"] = f"the same for 1 to {n_rows} tokens: drafts change nothing"
 
     def _make_room(self, n_tokens: int) -> None:
-        """Free the cells of rejected nodes where they are many or in the way."""
+        """Free the cells of rejected nodes if there are many of them or the space is needed."""
         if self._branches.is_full(self.n_ctx - self.n_past - n_tokens):
             try:
                 self._branches.pack(self.n_past)
@@ -245,13 +257,13 @@ class LlamaCppModel(Tappable):
                 raise
 
     def _decode_chunk(self, tokens: Sequence[int], abort: Abort | None) -> None:
-        """Append tokens of which no logits are wanted."""
+        """Append tokens whose logits are not wanted."""
         self._evaluate(self._batch.fill(tokens, self.n_past, 0), len(tokens), abort)
         lib.llama_synchronize(self._context)
 
     def _decode_paced(self, tokens: Sequence[int], n_left: int, abort: Abort) -> int:
-        """Append tokens on a GPU, which stops for nobody, in evaluations that are short. Return how
-        many were appended; at least `n_left` are left.
+        """Append tokens in short evaluations, because an evaluation on a GPU cannot be stopped.
+        Return how many tokens were appended; at least `n_left` are left over.
         """
         done = 0
         while len(tokens) - done > max(n_left, most := self._most_at_once()):
@@ -266,8 +278,9 @@ class LlamaCppModel(Tappable):
         return min(self._pace.most, self.capabilities.max_batch)
 
     def _prepare(self) -> None:
-        """Evaluate what answers need once: a GPU's driver compiles a kernel when it is first used,
-        which would take that time from a request. What takes too long is left to requests.
+        """Evaluate once each number of tokens that answers need: a GPU's driver compiles a kernel
+        at its first use, and otherwise a request would have to wait for that. After `_PREPARING_S`
+        seconds, the remaining numbers are left to requests.
         """
         began, is_told = time.perf_counter(), False
         for width in _KERNELS:

@@ -1,10 +1,10 @@
-"""MTP layers on llama.cpp (multi-token prediction, arXiv 2412.19437): those in the target's own
-file, and those in a file beside it.
+"""MTP layers on llama.cpp (multi-token prediction, arXiv 2412.19437), in the target's own file or
+in a file next to it.
 
-A layer joins a token with the hidden state before it, and gives the state of the next one. One
-layer is used again and again on its own states. Of several, each guesses one token further than
-the one before, and has seen the text itself: the states of the path, which the layers before gave,
-are read by each of them anew.
+A layer reads a token together with the hidden state before it, and returns the state after it. A
+single layer is used again and again on its own states. Of several layers, each guesses one token
+further than the layer before it. Each of them reads the text itself, and it also evaluates the path
+again, with the states that the layers before it have returned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MTP = 1  # llama_context_type
 
 
 class LlamaCppMtp(FedBackHead):
-    """An MTP layer under the `Head` contract, used for every token of a draft."""
+    """A single MTP layer, used for every token of a draft, under the `Head` contract."""
 
     def _open(self, file: HeadFile) -> Native:
         target = self._target
@@ -64,7 +64,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
     """Several MTP layers, each of which guesses one token of a path.
 
     All of them read the text. Nodes are not in the cache between two calls: each layer has keys and
-    values of its own, so that the path before a node is evaluated again with the node's layer.
+    values of its own, so the path before a node is evaluated again with the node's layer.
     """
 
     _tokens: list[int]  # of the nodes
@@ -77,7 +77,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes that go in with the layers' own states; float32 [len(tokens), vocab_size].
+        """Append nodes, read with the layers' own states; return float32 [len(tokens), vocab_size].
         Raises ValueError for nodes that are deeper than there are layers.
         """
         text, n_before, n = self.n_past - self._n_nodes, self._n_nodes, len(tokens)
@@ -115,14 +115,16 @@ class LlamaCppMtpChain(LlamaCppMtp):
         self._tokens, self._parents, self._n_nodes = [], [], 0
 
     def _append(self, tokens: Sequence[int], n_outputs: int, abort: Abort | None) -> None:
-        """Let every layer read tokens of the text; the first one last, whose outputs are wanted."""
+        """Let every layer read tokens of the text. The first layer comes last, because its outputs
+        are wanted.
+        """
         start = self.n_past
         try:
             for layer in reversed(range(self.max_depth)):
                 TextInContext.truncate(self, start)
                 lib.llama_set_nextn_layer_offset(self._context, layer)
                 super()._append(tokens, n_outputs, abort)
-        except BaseException:  # what some layers have read and others have not
+        except BaseException:  # drop what some layers have read and others have not
             TextInContext.truncate(self, start)
             raise
         last = len(tokens) - 1
@@ -131,7 +133,9 @@ class LlamaCppMtpChain(LlamaCppMtp):
     def _evaluate_nodes(
         self, nodes: Sequence[int], text: int, abort: Abort | None
     ) -> tuple[States, States]:
-        """Return rows and states of nodes of one depth, evaluated with the layer for it."""
+        """Evaluate nodes of one depth with the layer for that depth; return their rows and
+        states.
+        """
         paths = {tuple(path_to(self._parents, node)) for node in nodes}
         paths |= {path[:n] for path in paths for n in range(1, len(path))}
         order = sorted(paths)  # depth first
@@ -146,14 +150,14 @@ class LlamaCppMtpChain(LlamaCppMtp):
         self._evaluate(self._batch.fill_parts([part]), len(spans), abort)
         at = [line.index(node) + 1 for node in nodes]
         logits_and_states = self._rows.first(len(spans)).logits[at], self._outputs(len(spans))[at]
-        self._branches.truncate(text - 1)  # the root stays with the text alone
+        self._branches.truncate(text - 1)  # only the text's sequence keeps the root
         lib.llama_memory_seq_rm(self._memory, 0, text, -1)
         self.n_past = text
         return logits_and_states
 
     def _enter(self, parents: Sequence[int], text: int) -> tuple[list[range], list[int]]:
-        """Drop the last token of the text, and return sequences and positions of it and of nodes
-        after it.
+        """Drop the last token of the text, and return the sequences and positions for evaluating it
+        again together with nodes after it.
         """
         self._n_nodes, self.n_past = 0, text
         n, most = len(parents), self.capabilities.max_rows - 1
@@ -164,7 +168,9 @@ class LlamaCppMtpChain(LlamaCppMtp):
         return self._branches.enter(parents, text - 1)
 
     def _drop_nodes(self, text: int) -> None:
-        """Forget what a failure has left of nodes after a text, whose last token may be gone."""
+        """Remove the nodes that a failed evaluation has left after a text; the text's last token
+        may be gone, too.
+        """
         self._forget_nodes()
         self.n_past = min(self.n_past, text)
         self._branches.truncate(min(self.n_past, text - 1))

@@ -1,8 +1,10 @@
-"""MTP layers in a GGUF: layers after a model's own that guess further tokens (multi-token
-prediction, arXiv 2412.19437; GGUF calls them nextn). A file has them beside its model, or alone.
+"""MTP layers in a GGUF: layers after a model's own layers, which guess further tokens (multi-token
+prediction, arXiv 2412.19437; GGUF calls them nextn). A file has them together with its model, or
+has only them.
 
-What is missing in a file, or of a shape that llama.cpp has no graph for, would end the process when
-the layers are first evaluated; so it is found out here, before the engine opens the file.
+If weights are missing, or have a shape that llama.cpp has no graph for, the engine would end the
+process when it first evaluates the layers. So they are checked here, before the engine opens the
+file.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ _DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 
 
 class _Graph(NamedTuple):
-    """The needs of llama.cpp's graph for the MTP layers of an architecture. most: layers; more
-    would end the process. normed: they read the final states, not the output of the last layer.
-    feeds: the weights after attention, one set of these. more: others that each layer has.
+    """The weights that llama.cpp's graph needs for the MTP layers of an architecture.
+
+    most: the most layers; more would end the process. normed: they read the final states, not the
+    output of the last layer. feeds: the sets of weights after attention; a layer needs one of these
+    sets. more: other weights that each layer needs.
     """
 
     most: int
@@ -38,7 +42,7 @@ class _Graph(NamedTuple):
     more: tuple[str, ...] = ()
 
 
-# Architectures whose MTP layers were seen to run, here with random weights.
+# Architectures whose MTP layers ran in tests, with random weights.
 GRAPHS = {
     "glm4moe": _Graph(1, True, ((*_EXPERTS, *_SHARED),), ("post_attention_norm",)),
     "hy_v3": _Graph(16, True, (_DENSE, (*_EXPERTS, *_SHARED)), ("ffn_norm",)),
@@ -47,15 +51,17 @@ GRAPHS = {
     "qwen35moe": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
     "qwen3next": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
 }
-ASSISTED = "gemma4"  # whose MTP layers are files of their own, and look at its cache
+ASSISTED = "gemma4"  # its MTP layers are in a file of their own, and look at its cache
 _EACH = ("attn_norm", "attn_output", "nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 
 
 @dataclass(frozen=True, slots=True)
 class MtpLayers:
-    """The MTP layers of a file. n: how many. n_layer: layers of the model before them. reads: the
-    layer of the target whose states they read, as in `Model.tap`. alone: the model itself is
-    in another file. lacks: weights that are missing.
+    """The MTP layers of a file.
+
+    n: the number of MTP layers. n_layer: the number of the model's own layers, which come before
+    them. reads: the layer of the target whose states they read, as in `Model.tap`. alone: the model
+    itself is in a different file. lacks: the names of weights that are missing.
     """
 
     n: int
@@ -66,13 +72,15 @@ class MtpLayers:
 
     @property
     def max_depth(self) -> int:
-        """Most tokens on a path: one for each of several layers, any number by a single one."""
+        """The most tokens on a path: several layers guess one token each; a single one any number
+        (0).
+        """
         return self.n if self.n > 1 else 0
 
 
 def reads(architecture: str, n_layer: int) -> int | None:
-    """Return the layer whose states an architecture gives to its MTP layers, for every token at no
-    cost: FINAL or n_layer. None for one that gives none.
+    """Return the layer whose states the engine gives to the MTP layers of an architecture, for
+    every token at no cost: FINAL or n_layer. None if it gives none.
     """
     graph = GRAPHS.get(architecture)
     if missing(lib, HEADS) or not (graph or architecture == ASSISTED):
@@ -81,16 +89,17 @@ def reads(architecture: str, n_layer: int) -> int | None:
 
 
 def mtp_layers(path: Path) -> MtpLayers | None:
-    """Return the MTP layers in a file that can be evaluated here if nothing is lacking, None where
-    there are none. Raises ModelError and its kinds.
+    """Return the MTP layers in a file; None if it has none, or none that can be evaluated here even
+    with all their weights. Raises ModelError or a subclass.
     """
     return _layers(path, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @functools.lru_cache(maxsize=8)
 def _layers(path: Path, changed: int) -> MtpLayers | None:
-    """Return the same for a file that was last changed at this time: a load asks several times, and
-    a long vocabulary takes a tenth of a second to read.
+    """Return the same as `mtp_layers` for a file that was last changed at this time. The result is
+    cached, because a load asks several times, and a long vocabulary takes a tenth of a second to
+    read.
     """
     header = check(path)
     architecture = header.text("general.architecture")
@@ -108,27 +117,27 @@ def _layers(path: Path, changed: int) -> MtpLayers | None:
 
 
 def has_own_head(path: Path) -> bool:
-    """Return True if a file has a model and MTP layers for it that can be evaluated here. Raises
-    ModelError and its kinds.
+    """Return True if a file has a model and also MTP layers for it that can be evaluated here.
+    Raises ModelError or a subclass.
     """
     layers = mtp_layers(path)
     return layers is not None and not (layers.alone or layers.lacks)
 
 
 def is_sidecar(path: Path, header: Header) -> bool:
-    """Return True if a file has MTP layers alone."""
+    """Return True if a file has MTP layers but not the model itself."""
     return n_declared(header) > 0 and "blk.0.attn_norm.weight" not in set(_tensors(path, header))
 
 
 def n_declared(header: Header) -> int:
-    """Return how many MTP layers a file's metadata speaks of."""
+    """Return the number of MTP layers that a file's metadata states."""
     architecture = header.text("general.architecture")
     declared = header.metadata.get(f"{architecture}.nextn_predict_layers", 0)
     return declared if isinstance(declared, int) else 0
 
 
 def _tensors(path: Path, header: Header) -> Iterable[str]:
-    """Yield the names of all tensors of a model, those of its further files too."""
+    """Yield the names of all tensors of a model, including those in its further files."""
     yield from header.tensors
     for name in split_parts(path.name)[1:]:
         yield from read_header(path.with_name(name)).tensors

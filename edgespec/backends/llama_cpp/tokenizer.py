@@ -18,11 +18,11 @@ from .weights import load_weights
 # llama_token_attr
 _UNKNOWN, _CONTROL, _USER_DEFINED, _LSTRIP, _RSTRIP = 1, 8, 16, 128, 256
 _HIDDEN = _UNKNOWN | _CONTROL  # read only with parse_special
-_SHORT = 2048  # bytes that are encoded in one call: its time is quadratic in special tokens
+_SHORT = 2048  # bytes; longer texts are split: a call's time is quadratic in special tokens
 
 
 class LlamaCppTokenizer:
-    """The vocabulary of a GGUF. `owner` keeps the native model alive."""
+    """The vocabulary of a GGUF. owner: an object that keeps the native model alive."""
 
     def __init__(self, model: Any, owner: object = None) -> None:
         self._owner = owner
@@ -34,13 +34,15 @@ class LlamaCppTokenizer:
             "bos_token": self._text_of(lib.llama_vocab_bos(self._vocab)),
             "eos_token": self._text_of(lib.llama_vocab_eos(self._vocab)),
         }
-        self._pieces: dict[int, bytes] = {}  # of the tokens met so far
+        self._pieces: dict[int, bytes] = {}  # of the tokens asked for so far
         self._ends: dict[int, bool] = {}
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return token ids; parse_special reads control tokens written in `text` as such."""
+        """Return token ids. With parse_special, control tokens written in `text` are read as
+        such.
+        """
         pieces = self.encode_pieces(text, add_special=add_special, parse_special=parse_special)
         return list(itertools.chain.from_iterable(pieces))
 
@@ -50,7 +52,8 @@ class LlamaCppTokenizer:
         """Yield the ids of `encode` a piece at a time; long texts are cut at special tokens.
 
         llama.cpp searches a text once for every special token of the vocabulary, in time that is
-        quadratic in those that it finds. Pieces in which there are none are not searched.
+        quadratic in the number of special tokens that it finds. Pieces without special tokens are
+        not searched.
         """
         data = text.encode("utf-8", "replace")
         if len(data) <= _SHORT:
@@ -65,7 +68,7 @@ class LlamaCppTokenizer:
             ids = controls.get(piece.text) if control else None
             if ids is None:
                 ids = self._encode(piece.text.encode("latin-1"), False, control)
-                if control:  # as a rule one token, which may come very often
+                if control:  # usually a single token, which may occur very often
                     controls[piece.text] = ids
             yield ids
         yield after
@@ -133,7 +136,7 @@ class LlamaCppTokenizer:
         return SpecialTokens(texts)
 
     def token_text(self, token: int) -> bytes:
-        """Return the vocabulary's own entry."""
+        """Return the vocabulary's entry for a token id."""
         text: bytes = lib.llama_vocab_get_text(self._vocab, token)
         return text
 
@@ -161,7 +164,7 @@ class LlamaCppTokenizer:
         return known
 
     def special(self) -> dict[str, str]:
-        """Return the texts of bos_token and eos_token, "" where there is none."""
+        """Return the texts of bos_token and eos_token, "" if there is none."""
         return self._special
 
     def _text_of(self, token: int) -> str:
@@ -170,7 +173,9 @@ class LlamaCppTokenizer:
 
 @contextlib.contextmanager
 def vocabulary(path: Path) -> Iterator[LlamaCppTokenizer]:
-    """Open the tokenizer of a file without its weights. Raises as `load_weights`."""
+    """Open the tokenizer of a file without loading the weights. Raises the errors of
+    `load_weights`.
+    """
     model, _ = load_weights(path, vocab_only=True)
     try:
         yield LlamaCppTokenizer(model)

@@ -1,4 +1,4 @@
-"""GGUF files: loading their weights, errors in plain words, copies in another format."""
+"""Loading the weights of GGUF files, readable error messages, and copies in a different format."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ def load_weights(
     use_extra_bufts: bool = True,
     load_mtp: bool = False,
 ) -> tuple[Any, list[str]]:
-    """Return the native model and what was logged meanwhile. Raises ModelError and its kinds.
+    """Return the native model and the lines that were logged while loading it. Raises ModelError or
+    a subclass.
 
-    n_gpu_layers: how many layers go on `gpus`, all of them if it is negative. load_mtp: with the
-    MTP layers that the file has.
+    n_gpu_layers: the number of layers to put on `gpus`, all of them if it is negative. load_mtp:
+    also load the MTP layers that the file has.
     """
     check(path)
     start()
-    devices = native_list(gpus)  # without one, evaluations of many tokens would still go to a GPU
+    devices = native_list(gpus)  # without it, evaluations of many tokens would still go to a GPU
     params = lib.llama_model_default_params()
     params.devices = ctypes.cast(devices, ctypes.c_void_p)
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else 0x7FFFFFFF
@@ -87,7 +88,9 @@ def _load_error(path: Path, lines: Sequence[str]) -> ModelError:
 
 
 def requantize(path: Path, target: Path) -> None:
-    """Write the model with all its weights as Q4_0. Raises ModelError."""
+    """Write a copy of the model `path`, with all its weights as Q4_0, to `target`. Raises
+    ModelError.
+    """
     start()
     params = lib.llama_model_quantize_default_params()
     params.ftype = FTYPE_Q4_0

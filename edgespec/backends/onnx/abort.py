@@ -19,14 +19,17 @@ class AbortableRun:
         self._watch = Watch(self._stop)
 
     def __call__(self, session: Any, binding: Any, abort: Abort | None, n_past: int) -> None:
-        """Run a session after n_past tokens. Raises Aborted, DecodeError."""
+        """Run a session with bound inputs and outputs. Raises Aborted, DecodeError.
+
+        n_past: the number of tokens so far, for the message.
+        """
         if abort and abort():
             raise Aborted(f"stopped after {n_past} tokens")
         self._options.terminate = False
         try:
             with self._watch.during(abort):
                 session.run_with_iobinding(binding, self._options)
-        except Exception as error:  # the library's own kinds have no common root
+        except Exception as error:  # the library's exceptions have no common base class
             if self._options.terminate:
                 raise Aborted(f"stopped after {n_past} tokens") from None
             raise DecodeError(f"{self._path}: {plainly(str(error))}") from error

@@ -15,15 +15,14 @@ from .graph import KEEP, Graph
 from .taps import Taps
 from .top_rows import TopRows
 
-MAX_ROWS = 32  # logits rows a call: a draft of 31 tokens
+MAX_ROWS = 32  # logits rows per call, for a draft of 31 tokens
 
 
 class Buffers:
-    """Arrays for the inputs and outputs of one call: written to before every call, never allocated
-    again.
+    """Arrays for the inputs and outputs of calls: allocated once, and written to before every call.
 
-    chunk: most tokens a call. n_ctx: most tokens of the cache. native: the binding of the session.
-    n_rows: rows of logits that a call can give.
+    chunk: the most tokens per call. n_ctx: the most tokens of the cache. native: the binding of the
+    session. n_rows: the most logits rows that a call can return.
     """
 
     def __init__(self, session: Any, graph: Graph, chunk: int, n_ctx: int) -> None:
@@ -37,7 +36,7 @@ class Buffers:
         self.n_rows = MAX_ROWS + 1 if self._keeps else chunk + 1
         self._logits = np.empty((self.n_rows, graph.vocab_size), graph.logits_dtype)
         self._taps = Taps(graph, chunk + 1)
-        self._square: npt.NDArray[Any] | None = None  # bound by address: it outlives the call
+        self._square: npt.NDArray[Any] | None = None  # bound by address: must outlive the call
         self._depths: npt.NDArray[Any] | None = None
         defaults = {graph.mask: np.zeros((1, 1, 1, 1)), "position_ids": np.array([[-1]])}
         self._defaults = {
@@ -50,20 +49,22 @@ class Buffers:
         self.renew()
 
     def renew(self) -> None:
-        """Bind everything anew at the next call, as is needed for another cache."""
+        """Make the next call bind everything anew, which is necessary for a different cache."""
         self.native: Any = self._session.io_binding()
-        self._bound = 0, 0  # tokens and rows that it is for
+        self._bound = 0, 0  # the numbers of tokens and rows that are bound
 
     def fetch_top(self, top: TopRows | None, n_top: int) -> None:
-        """Leave logits in `top` from now on, and fetch the `n_top` largest of each row; None: whole
-        rows.
+        """Leave logits in `top` from now on, and fetch the `n_top` largest of each row. If `top` is
+        None, complete rows are fetched.
         """
         if top is not self._top:
             self._bound = 0, 0
         self._top, self._n_top = top, n_top
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Let calls from now on give the hidden states of these layers, all of which it has."""
+        """Make later calls return the hidden states of these layers, which the graph has to
+        have.
+        """
         self._taps.want(layers)
         self.renew()
 
@@ -71,7 +72,7 @@ class Buffers:
         self, tokens: Sequence[int], width: int, n_past: int, n_wanted: int, cache: Cache
     ) -> int:
         """Bind inputs and outputs for `tokens`, the last of them repeated up to `width`, and return
-        how many rows of logits the call will give.
+        how many rows of logits the call will return.
         """
         n, total, graph = len(tokens), n_past + width, self._graph
         self._ids[0, :n] = tokens
@@ -89,9 +90,10 @@ class Buffers:
         return n_rows
 
     def branch(self, after: Sequence[int], n_past: int) -> None:
-        """Let the tokens that `bind` has bound be a tree: each sees what is on its own path, and
-        has the position of its depth. after: the token that each follows, -1 for the last of the
-        past.
+        """Turn the tokens that `bind` has bound into a tree: each token sees, besides the past,
+        only its own path, and has the position of its depth.
+
+        after: the index of the token that each one follows, -1 for the last token of the past.
         """
         n, graph = len(after), self._graph
         sees = np.eye(n, dtype=bool)
@@ -105,21 +107,25 @@ class Buffers:
         self._depths = (n_past + depths).astype(graph.inputs["position_ids"])[None]
         self._bind_input(graph.mask, self._square)
         self._bind_input("position_ids", self._depths)
-        self._bound = 0, 0  # a chain binds its own again
+        self._bound = 0, 0  # so that the next chain binds its own mask and positions
 
     def rows(self, n_logits: int, end: int, n_rows: int) -> Rows:
-        """Return the `n_logits` rows before row `end` of the `n_rows` that a call has given."""
+        """Return the `n_logits` rows before row `end` of the `n_rows` that the last call has
+        returned.
+        """
         if self._top and n_logits and n_rows <= self._top.n_rows:
             return self._top.rows(end, self._n_top)[end - n_logits :]
         rows = self._logits[end - n_logits : end]
         return rows if rows.dtype == np.float32 else rows.astype(np.float32)
 
     def hidden(self, start: int, end: int) -> States | None:
-        """Return the hidden states of these tokens of the last call, None if none are wanted."""
+        """Return the hidden states of these tokens of the last call, None if no layers are
+        wanted.
+        """
         return self._taps.states(start, end)
 
     def _bind_shapes(self, width: int, n_rows: int, cache: Cache) -> None:
-        """Bind what stays bound from one call of this shape to the next."""
+        """Bind the arrays that stay bound from one call to the next of the same shape."""
         graph, binding = self._graph, self.native
         cache.bind(binding)
         self._bind_input("input_ids", self._ids[:, :width])
@@ -140,7 +146,9 @@ class Buffers:
         self.native.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
     def _causal(self, width: int, n_past: int) -> npt.NDArray[Any]:
-        """Return a mask that is added to scores: every token sees what is before it and itself."""
+        """Return a mask to add to attention scores: every token sees itself and the tokens before
+        it.
+        """
         dtype, total = self._graph.inputs[self._graph.mask], n_past + width
         mask: npt.NDArray[Any] = np.zeros((1, 1, width, total), dtype)
         lowest = np.full((width, width), np.finfo(dtype).min, dtype)

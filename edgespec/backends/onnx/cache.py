@@ -20,25 +20,26 @@ class Cache(Protocol):
         """Bind past and present for the next call."""
 
     def keep(self, binding: Any) -> None:
-        """Keep what the last call returned."""
+        """Keep the buffers that the last call returned."""
 
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
 
     def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
-        """Return the tokens from `start` to `end` of each buffer, [heads, n, size]: of each layer
-        the keys, then the values. Views where the buffers lie in this computer's memory.
+        """Return each buffer's rows for the tokens from `start` to `end`, [heads, n, size]: for
+        each layer the keys, then the values. They are views if the buffers lie in main memory.
         """
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
-        """Let the tokens at ascending `positions` follow the first `n_past`, and forget all others
-        after these. Returns how many of them are there now; the others have to be read again.
+        """Move the tokens at ascending `positions` to right after the first `n_past` tokens, and
+        drop all others after those. Return how many of them are in place now; the rest must be
+        evaluated again.
         """
 
 
 class SharedCache:
-    """One buffer a layer, past and present: the graph appends in place, and to roll back is to
-    forget a number.
+    """Buffers that are both past and present. The graph appends to them in place, so going back
+    only changes the number of tokens.
     """
 
     def __init__(self, graph: Graph, device: str, size: int) -> None:
@@ -57,7 +58,7 @@ class SharedCache:
             ) from error
 
     def bind(self, binding: Any) -> None:
-        """Bind the buffers once; they stay where they are."""
+        """Bind the buffers, once; they stay where they are."""
         if self._bound is binding:
             return
         for (past, present), value in zip(self._names, self._values, strict=True):
@@ -69,15 +70,15 @@ class SharedCache:
         """Do nothing: the graph has written in place."""
 
     def truncate(self, n_past: int) -> None:
-        """Do nothing: the next call writes over what is after its past."""
+        """Do nothing: the next call overwrites everything after its past."""
 
     def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
-        """Return the tokens from `start` to `end` of each buffer."""
+        """Return each buffer's rows for the tokens from `start` to `end`."""
         return [value.numpy()[0, :, start:end] for value in self._values]
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
-        """Copy the rows of these tokens to where they belong, in this computer's memory; on other
-        devices only those are there that lie where they belong.
+        """Copy the rows of these tokens to their new places, if the buffers lie in main memory. On
+        other devices nothing is copied, so only tokens that are already in place count.
         """
         end = n_past + len(positions)
         pairs = enumerate(positions, n_past)
@@ -91,7 +92,7 @@ class SharedCache:
 
 
 class GrownCache:
-    """The buffers that the graph returned last: it makes new, longer ones each time."""
+    """The buffers that the graph returned last; every call returns new, longer ones."""
 
     def __init__(self, graph: Graph, device: str) -> None:
         self._graph, self._device = graph, device
@@ -108,10 +109,10 @@ class GrownCache:
 
     def keep(self, binding: Any) -> None:
         """Keep the returned buffers."""
-        self._values = binding.get_outputs()[: len(self._values)]  # they were bound first
+        self._values = binding.get_outputs()[: len(self._values)]  # bound first
 
     def truncate(self, n_past: int) -> None:
-        """Copy the first `n_past` tokens of every buffer."""
+        """Replace every buffer by a copy of its first `n_past` tokens."""
         graph = self._graph
         if n_past:
             self._take([np.ascontiguousarray(v.numpy()[:, :, :n_past]) for v in self._values])
@@ -120,11 +121,13 @@ class GrownCache:
             self._take([empty] * len(graph.past))
 
     def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
-        """Return the tokens from `start` to `end` of each buffer."""
+        """Return each buffer's rows for the tokens from `start` to `end`."""
         return [value.numpy()[0, :, start:end] for value in self._values]
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
-        """Copy the first `n_past` tokens and these of every buffer."""
+        """Replace every buffer by a copy of its first `n_past` tokens and the tokens at
+        `positions`.
+        """
         kept = [*range(n_past), *positions]
         self._take([v.numpy().take(kept, axis=2) for v in self._values])
         return len(positions)
@@ -134,8 +137,9 @@ class GrownCache:
 
 
 def keys_and_values(cache: Cache, start: int, end: int) -> npt.NDArray[np.float32]:
-    """Return what a cache has of the tokens from `start` to `end`, [n, layers, numbers], a copy:
-    attention head by head, its keys before its values.
+    """Return a copy of the keys and values of the tokens from `start` to `end`, [n, layers,
+    numbers]. A row has one attention head after the other, and for each head its keys before its
+    values.
     """
     pairs = cache.rows(start, end)
     layers = [np.concatenate(pair, axis=-1) for pair in zip(pairs[::2], pairs[1::2], strict=True)]

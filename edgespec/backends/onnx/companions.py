@@ -1,4 +1,4 @@
-"""The JSON files that lie beside an ONNX graph: configurations and tokenizer."""
+"""The JSON files that lie next to an ONNX graph: configurations and tokenizer."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ _MOST = 1 << 30  # tokens of context, the largest number that a configuration ha
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """Return the path of a file beside a model, None where there is none. For a graph in a folder
-    onnx/ it may lie in the folder above, as in repositories of the hub.
+    """Return the path of a file next to a model, None if there is none. If the graph is in a folder
+    onnx/, the file may also lie in the folder above, as in repositories on the hub.
     """
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
     return next((f / name for f in folders if (f / name).is_file()), None)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file beside a model, {} where there is none. Raises ModelError."""
+    """Return the contents of a JSON file next to a model, {} if there is none. Raises
+    ModelError.
+    """
     path = find(folder, name)
     return read_json(path) if path else {}
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """Return config.json; of a model that also sees or hears, what it says of the text model."""
+    """Return the contents of config.json. For a model that also sees or hears, the settings of its
+    text model replace those of the same name.
+    """
     config = read(folder, "config.json")
     return config | section(config, "text_config")
 
 
 def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a nested table of a configuration, {} where it is not there."""
+    """Return a nested table of a configuration, {} if it does not exist."""
     for name in names:
         part = config.get(name)
         config = part if isinstance(part, dict) else {}
@@ -41,8 +45,10 @@ def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def number(folder: Path, table: dict[str, Any], *names: str) -> int:
-    """Return the first of these numbers that a table in a folder has, 0 where it has none. Raises
-    ModelError for anything but a whole number of a plausible size.
+    """Return the value of the first of these names that a table has, 0 if it has none. Raises
+    ModelError if the value is not a whole number of a plausible size.
+
+    folder: the folder of the table's file, for the message.
     """
     for name in names:
         if given := table.get(name):
@@ -56,7 +62,9 @@ def number(folder: Path, table: dict[str, Any], *names: str) -> int:
 
 
 def n_ctx_train(folder: Path) -> int:
-    """Return the tokens of context that the model was trained for, DEFAULT_N_CTX if unknown."""
+    """Return the context length in tokens that the model was trained for, DEFAULT_N_CTX if
+    unknown.
+    """
     genai = section(read(folder, "genai_config.json"), "model")
     own = ("max_position_embeddings", "n_positions")
     return (

@@ -1,4 +1,4 @@
-"""Inputs and outputs of an ONNX decoder, by the conventions of exporters."""
+"""The inputs and outputs of an ONNX decoder, recognised by the conventions of exporters."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from .companions import number, read, section, settings
 KEEP = "num_logits_to_keep"
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-_HIDDEN = re.compile(r"hidden_states(?:\.(\d+))?")  # of a layer; without a number, final ones
+_HIDDEN = re.compile(r"hidden_states(?:\.(\d+))?")  # of a layer; without a number, the final ones
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
 _FOR_TREES = {"attention_bias", "position_ids"}
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Names, types and sizes of a decoder's inputs and outputs.
+    """The names, types and sizes of a decoder's inputs and outputs.
 
-    inputs: name → type of all but the past. mask: the input that says for every token which
-    others it sees, [1, 1, n, total], added to scores; "" where there is none. optional: those of
-    `inputs` that chains of tokens do without. hidden: by layer (see `Model.tap`), the output
-    that gives its hidden states, and their type. hidden_size: their width, 0 if nothing says it.
-    keep_shape: of the number of rows that are wanted: newer exports take a scalar.
+    inputs: the type of each input by name, without the past. mask: the name of the input that says
+    for every token which other tokens it sees, [1, 1, n, total], added to scores; "" if there is
+    none. optional: those of `inputs` that are not needed for chains of tokens. hidden: for each
+    layer (see `Model.tap`), the output with its hidden states, and their type. hidden_size: the
+    width of hidden states, 0 if unknown. keep_shape: the shape of the input for the number of
+    wanted rows; newer exports take a scalar.
     """
 
     past: tuple[str, ...]
@@ -50,8 +51,8 @@ class Graph:
 
 
 def read_graph(path: Path, session: Any) -> Graph:
-    """Return what a session's graph takes and gives. Raises UnknownArchitecture for what is no
-    decoder, ModelError for companions that cannot be read.
+    """Return the inputs and outputs of a session's graph. Raises UnknownArchitecture if it is not a
+    decoder, ModelError for companion files that cannot be read.
     """
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}
@@ -86,7 +87,9 @@ def read_graph(path: Path, session: Any) -> Graph:
 
 
 def _hidden(path: Path, outputs: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, Any]]]:
-    """Return the width of hidden states, and what gives those of which layer."""
+    """Return the width of hidden states, and for each layer the output with its states and their
+    type.
+    """
     by_layer, size = {}, number(path.parent, settings(path.parent), "hidden_size")
     for name, node in outputs.items():
         if match := _HIDDEN.fullmatch(name):
@@ -101,7 +104,7 @@ def _is_square(inputs: Mapping[str, Any], name: str) -> bool:
 
 
 def _cache_names(folder: Path, inputs: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the names of past and present, in the order of their layers, keys before values."""
+    """Return the names of the past inputs and present outputs, by layer, keys before values."""
     decoder = section(read(folder, "genai_config.json"), "model", "decoder")
     ins, outs = section(decoder, "inputs"), section(decoder, "outputs")
     patterns = [
@@ -130,7 +133,7 @@ def _type(path: Path, node: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _cache_shape(folder: Path, shape: Sequence[Any]) -> tuple[int, int]:
-    """Return (heads, head size) as the graph says, else as the companions do."""
+    """Return (heads, head size) from the graph, or else from its companion files."""
     if len(shape) != 4:
         raise UnknownArchitecture(
             f"the cache of the graph in {folder} has the shape {list(shape)}; [batch, heads, "

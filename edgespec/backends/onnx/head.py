@@ -1,4 +1,4 @@
-"""A trained draft in ONNX graphs under the `Head` contract."""
+"""A trained head in ONNX graphs, under the `Head` contract."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
 from .session import check_packages, fingerprint, switches
 
-_CHUNK = 128  # tokens a call
+_CHUNK = 128  # tokens per call
 _STEPS: dict[Kind, Any] = {
     "eagle": Layered, "eagle3": Layered, "mtp": Layered, "medusa": Medusa,
     "mlp_speculator": MlpSpeculator, "dflash": Blocks, "moa": Mixture,
@@ -37,17 +37,20 @@ _STEPS: dict[Kind, Any] = {
 
 
 def open_head(path: Path, config: EngineConfig, target: FileModel) -> OnnxHead:
-    """Load a head for a target, which may run on another engine. Raises as `OnnxHead`."""
+    """Load a head for a target; the target may run on a different engine. Raises the errors of
+    `OnnxHead`.
+    """
     return OnnxHead(path, config, target)
 
 
 class OnnxHead(FileHead):
-    """A trained draft in a folder that `edgespec convert --head` wrote.
+    """A trained head in a folder that `edgespec convert --head` wrote.
 
-    path: the folder, or a graph in it. target: the model that it drafts for. See `Head` for the
-    rest. Medusa and MLP speculators have no cache: to them only the last state says something.
+    path: the folder, or a graph in it. target: the model that it drafts for. The other fields are
+    those of `Head`. Medusa and MLP speculators have no cache, because they use only the last state.
 
-    Raises ModelNotFound, ModelError and its kinds; ConfigError for another target.
+    Raises ModelNotFound, ModelError or a subclass; ConfigError if the head was made for another
+    target.
     """
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel) -> None:
@@ -75,27 +78,28 @@ class OnnxHead(FileHead):
         self._taps = np.zeros((_CHUNK, n_numbers), np.float32)
         self.features = _features(facts, target)
         self.n_states, self.start = self._steps.n_states, 0
-        self._n_read = 0  # tokens that `decode` has read
+        self._n_read = 0  # number of tokens that `decode` has read
         self._run = AbortableRun(self.path)
-        self._depths: list[int] = []  # of the nodes after them
-        self._has_root = False  # the state after the last of them is known
+        self._depths: list[int] = []  # of the nodes after those tokens
+        self._has_root = False  # the state after the last token is known
         self.placement = {"provider": self._steps.provider, "trees": "yes"}
 
     @property
     def n_past(self) -> int:
-        """Number of tokens and nodes that the cache holds."""
+        """The number of tokens and nodes that the cache holds."""
         return self._n_read + len(self._depths)
 
     @property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]
-        """The target's own: a head has its vocabulary."""
+        """The target's tokenizer: a head has the vocabulary of its target."""
         return self._target.tokenizer
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Read tokens that the target has evaluated, each with the target's states before it, from
-        `features`; float32 [n_logits, vocab_size], a view valid until the next call.
+        """Read tokens that the target has evaluated, each with the target's states before it, which
+        come from `features`; return float32 [n_logits, vocab_size], a view valid until the next
+        call.
         """
         self._end_tree()
         rows = np.empty((0, self._steps.width), np.float32)
@@ -109,7 +113,7 @@ class OnnxHead(FileHead):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Guess on: append nodes, each with the head's own state after its parent; float32
+        """Append nodes, each read with the head's own state after its parent; return float32
         [len(tokens), vocab_size], a view valid until the next call.
         """
         try:
@@ -124,17 +128,19 @@ class OnnxHead(FileHead):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Read tokens up to the root, then guess on along a tree, a depth at a time."""
+        """Read tokens up to the root, then grow the tree after it, one depth at a time."""
         return decode_by_levels(self, tokens, parents, abort)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Forget all nodes: guesses never stay. Raises ValueError for a path of some."""
+        """Drop all nodes, because guesses never stay. Raises ValueError for a path that is not
+        empty.
+        """
         self._end_tree()
         if path:
             raise ValueError("a head keeps no guesses; truncate it and decode the tokens")
 
     def truncate(self, n_past: int) -> None:
-        """Forget everything from `n_past` on, and the nodes."""
+        """Forget everything from `n_past` on, and all nodes."""
         if n_past >= self.n_past:
             return
         self._end_tree()
@@ -142,11 +148,15 @@ class OnnxHead(FileHead):
             self._n_read, self._has_root = n_past, False
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return the threads: the session is made for a number of them."""
+        """Return the number of threads, the only such setting: a session is made for one number of
+        them.
+        """
         return switches(self.config, self.n_threads)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the speed of this head depends on: device, build, file, settings."""
+        """Return everything that the speed of this head depends on: device, build, file,
+        settings.
+        """
         return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def close(self) -> None:
@@ -165,8 +175,8 @@ class OnnxHead(FileHead):
         return rows
 
     def _states_before(self, position: int, n: int) -> npt.NDArray[np.float32]:
-        """Return the target's states of the tokens before each of n from a position of the text on,
-        [n, layers * hidden_size]; zeros where there are none.
+        """Return the target's states before each of the `n` tokens from a position of the text on,
+        [n, layers * hidden_size]; zeros where a state is missing.
         """
         first, known = position - 1, self.features
         start, end = max(first, known.start), min(first + n, known.end)
@@ -179,7 +189,9 @@ class OnnxHead(FileHead):
         return taps
 
     def _nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Nodes:
-        """Return nodes with their depths. Raises ContextFull, and ValueError for what cannot be."""
+        """Return nodes with their depths. Raises ContextFull, and ValueError for impossible
+        nodes.
+        """
         n_before = len(self._depths)
         if not self._has_root:
             raise ValueError("a tree grows from the last token that was decoded; decode it first")
@@ -207,12 +219,14 @@ class OnnxHead(FileHead):
         self._depths = []
 
     def _abortable(self, abort: Abort | None) -> Callable[..., None]:
-        """Return what runs a session with its inputs and outputs."""
+        """Return a function that runs a session with a binding, and that `abort` can stop."""
         return partial(self._run, abort=abort, n_past=self.n_past)
 
 
 def _check_target(folder: Path, facts: HeadFacts, target: FileModel) -> None:
-    """Raise ConfigError for a target of other sizes, or that lends no cache where it is read."""
+    """Raise ConfigError if the target has other sizes than the head needs, or if the head reads the
+    target's cache and the target gives no access to it.
+    """
     if why := facts.misfit(target.sizes):
         raise ConfigError(f"{folder} {why}; convert the head for this target")
     if facts.sizes.cached_size and not target.cached_size:
@@ -223,15 +237,15 @@ def _check_target(folder: Path, facts: HeadFacts, target: FileModel) -> None:
 
 
 def _features(facts: HeadFacts, target: FileModel) -> Features:
-    """Return the features of a head: what the target gives with every evaluation, or its cache."""
+    """Return the features that a head reads: the target's hidden states, or the target's cache."""
     if facts.sizes.cached_size:
         return CachedFeatures(target)
     return Features(shape=(len(facts.layers), facts.sizes.hidden_size))
 
 
 class _Rows:
-    """Rows of the target's whole vocabulary: -inf but for the head's tokens. One buffer, made as
-    long as it has to be and used again.
+    """Turns rows over a head's own tokens into rows over the target's whole vocabulary, with -inf
+    for all other tokens. It uses one buffer for all calls, which grows when necessary.
     """
 
     def __init__(self, folder: Path, width: int, vocab_size: int) -> None:
@@ -246,7 +260,7 @@ class _Rows:
         self._whole = np.empty((0, vocab_size), np.float32)
 
     def spread(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return rows by the target's ids."""
+        """Return these rows over the target's token ids."""
         if self._ids is None:
             return rows
         if len(rows) > len(self._whole):

@@ -1,4 +1,6 @@
-"""DFlash's graphs: what the target's states become is kept, and a block is guessed after them."""
+"""DFlash's two graphs: one turns the target's states into cached keys and values, and the other
+guesses a block of tokens after them.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ from .session import open_session
 class Blocks:
     """A head that guesses a block of tokens in one evaluation (DFlash, arXiv 2602.06036).
 
-    Its cache has keys and values of the target's states before each token that was read. Of these
-    tokens only the last says something to the head: the block is that one and masked places after.
-    size: most tokens of the cache. chunk: most tokens a call.
+    Its cache has keys and values made from the target's states before each token that was read. Of
+    these tokens, the head itself sees only the last one: a block is that token with masked places
+    after it. n_ctx: the most tokens of the cache. chunk: the most tokens per call.
     """
 
     n_states = 0
@@ -52,18 +54,20 @@ class Blocks:
         self._places = np.arange(self.n_ctx, dtype=np.int64)
         self._all = np.zeros((1, self.n_guesses, self.width), np.float32)
         self._rows = np.zeros((MAX_ROWS, self.width), np.float32)
-        self._last = 0  # token of the text
-        self._is_guessed = False  # what `_all` has is after it
+        self._last = 0  # the token that was read last
+        self._is_guessed = False  # `_all` has the rows after that token
 
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
     ) -> Floats:
-        """Append the states before these tokens to the cache."""
+        """Append the states before these tokens to the cache; return the rows of the last `n_rows`
+        tokens.
+        """
         self._is_guessed = False
         self._append(taps, n_past, run)
         end = n_past + len(tokens)
         for i in range(n_rows):
-            after = i - n_rows  # the last row of all comes last
+            after = i - n_rows  # the rows after the last token come last, and stay in `_all`
             self._guess(tokens[after], end + after + 1, run)
             self._rows[i] = self._all[0, 0]
         self._last = tokens[-1]
@@ -71,7 +75,7 @@ class Blocks:
         return self._rows[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Give each node the row of its depth, whatever is before it on its path."""
+        """Return for each node the row of its depth, whichever tokens are before it on its path."""
         if not self._is_guessed:
             self._guess(self._last, n_past, run)
             self._is_guessed = True
@@ -80,7 +84,9 @@ class Blocks:
         return self._rows[: len(nodes.depths)]
 
     def _append(self, taps: Floats, n_past: int, run: Run) -> None:
-        """Let the graph write keys and values of states where they belong in the cache."""
+        """Run the graph that writes keys and values of these states to their places in the
+        cache.
+        """
         binding, end = self._fuse.io_binding(), n_past + len(taps)
         bind_input(binding, "hidden_states", taps[None])
         bind_input(binding, "position_ids", self._places[n_past:end])
@@ -89,7 +95,9 @@ class Blocks:
         run(self._fuse, binding)
 
     def _guess(self, token: int, n_states: int, run: Run) -> None:
-        """Fill `_all` with the rows after a token that follows so many states."""
+        """Fill `_all` with the rows after a token that follows the first `n_states` states in the
+        cache.
+        """
         binding = self._head.io_binding()
         self._block[0, 0] = token
         bind_input(binding, "input_ids", self._block)

@@ -20,8 +20,8 @@ from .companions import read, settings
 
 IDS = "d2t.npy"
 _KNOWN_FORMAT = 1
-_LONGEST_HEADER = 4096  # bytes, of an array
-_FLOAT16 = 2  # bytes: embeddings are kept so
+_LONGEST_HEADER = 4096  # bytes of the header of an .npy file
+_FLOAT16 = 2  # bytes; embeddings are stored in this format
 
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
@@ -31,8 +31,10 @@ _Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class _Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The contents of head.json; hidden_size, n_layer, vocab_size and cached_size are the target's,
-    the last of one whose cache is read, and `target` is its name. precision: of the matrices.
+    """The contents of head.json.
+
+    hidden_size, n_layer, vocab_size: sizes of the target. cached_size: that of the target, if its
+    cache is read. target: the name of the target. precision: the number format of the matrices.
     """
 
     format: int
@@ -51,24 +53,24 @@ class _Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder that a path names: itself, or that of a graph in it."""
+    """Return the folder of a head, given that folder or a graph in it."""
     return path if path.is_dir() else path.parent
 
 
 def is_head(path: Path) -> bool:
-    """Return True if a folder, or a graph in it, is a head and no model of its own. Raises
-    ModelError for a head.json that cannot be read.
+    """Return True if a folder, or the folder of a graph, has a head and not a complete model.
+    Raises ModelError for a head.json that cannot be read.
     """
     return "kind" in read(folder_of(path), NOTE)
 
 
 def has_own_head(path: Path) -> bool:
-    """Return False: graphs of models have no heads of their own."""
+    """Return False: the graph of a model never contains a head."""
     return False
 
 
 def head_facts(path: Path) -> HeadFacts:
-    """Return what head.json says. Raises ModelNotFound, ModelError."""
+    """Return the description of a head, read from its folder. Raises ModelNotFound, ModelError."""
     folder = folder_of(path)
     note = _read_note(folder)
     ids = read_ids(folder, note.vocab_size)
@@ -91,7 +93,9 @@ def head_facts(path: Path) -> HeadFacts:
 
 
 def target_sizes(path: Path) -> TargetSizes:
-    """Return the sizes that config.json beside a graph says. Raises ModelError."""
+    """Return the sizes of a model, read from the config.json next to its graph. Raises
+    ModelError.
+    """
     known = settings(path.parent)
     numbers = [known.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
     return TargetSizes(*(each if isinstance(each, int) and each > 0 else 0 for each in numbers))
@@ -112,8 +116,8 @@ def _read_note(folder: Path) -> _Note:
 
 
 def read_ids(folder: Path, vocab_size: int) -> Ids | None:
-    """Return the target's ids of a head's tokens, None for a head of the whole vocabulary. Raises
-    ModelError for a file that is damaged.
+    """Return the target's token ids of the tokens that a head can guess, None if it can guess the
+    whole vocabulary. Raises ModelError if the file is damaged.
     """
     path = folder / IDS
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The graphs of a Mixture of Attentions: a cache of the text, and one of the target's states."""
+"""The graphs of a Mixture of Attentions: one cache is for the text, one for the target's states."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _LOWEST = np.finfo(np.float32).min
 
 
 class Mixture:
-    """A head that reads tokens, and what became of its target's keys and values before each of them
-    (Mixture of Attentions, arXiv 2410.03804). Guesses see those of the text only.
+    """A head that reads tokens, and states made from its target's keys and values before each of
+    them (Mixture of Attentions, arXiv 2410.03804). Guesses see only the states of the text.
 
-    size: most tokens of the cache. chunk: most tokens a call.
+    n_ctx: the most tokens of the cache. chunk: the most tokens per call.
     """
 
     n_states = n_guesses = 0
@@ -56,7 +56,7 @@ class Mixture:
         self._n_rows = np.ones(1, np.int64)
         self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
         self._sees = np.zeros((MAX_NODES, MAX_NODES), bool)
-        self._n_blind = 0  # first tokens, 1 or none, before which the target has no state
+        self._n_blind = 0  # how many first tokens have no target state before them: 1 or 0
 
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
@@ -73,7 +73,9 @@ class Mixture:
         return self._logits[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Append nodes after what was read; each sees its own path only."""
+        """Append nodes after the tokens that were read; each node sees only its own path of the
+        tree.
+        """
         n, first = len(nodes.tokens), nodes.n_before
         sees = np.ones((n, n_past + first + n), bool)
         for i, parent in enumerate(nodes.parents):
@@ -88,7 +90,9 @@ class Mixture:
         return self._logits[:n]
 
     def _append(self, taps: Floats, n_past: int, run: Run) -> None:
-        """Let the graph write what becomes of states where it belongs in the cache."""
+        """Run the graph that writes keys and values of these states to their places in the
+        cache.
+        """
         binding, end = self._fuse.io_binding(), n_past + len(taps)
         bind_input(binding, "hidden_states", taps[None])
         bind_input(binding, "position_ids", self._places[n_past:end])
@@ -104,7 +108,9 @@ class Mixture:
         context_bias: Floats,
         run: Run,
     ) -> None:
-        """Fill the rows of the last len(bias) tokens; they become the end of the text's cache."""
+        """Fill the logits rows of the last len(bias) tokens, and append all tokens to the text's
+        cache.
+        """
         n, (rows, total), binding = len(tokens), bias.shape, self._head.io_binding()
         self._ids[0, :n] = tokens
         self._n_rows[0] = rows
@@ -124,7 +130,9 @@ class Mixture:
 
 
 def _bias(sees: npt.NDArray[np.bool_]) -> Floats:
-    """Return what is added to scores so that places out of sight count nothing."""
+    """Return the bias to add to attention scores so that places that a token must not see do not
+    count.
+    """
     bias = np.zeros(sees.shape, np.float32)
     bias[~sees] = _LOWEST
     return bias

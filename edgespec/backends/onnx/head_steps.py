@@ -1,4 +1,4 @@
-"""The graphs of heads: what each kind does with the states and tokens that it is given."""
+"""The graphs of heads: how each kind uses the states and tokens that it reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .session import open_session, ort
 
 Floats = npt.NDArray[np.float32]
 Run = Callable[[Any, Any], None]
-"""Evaluates a session with a binding. Raises DecodeError, Aborted."""
+"""A function that runs a session with a binding. Raises DecodeError, Aborted."""
 
 MAX_NODES = 256
 HEAD, FUSE = "head.onnx", "fuse.onnx"
@@ -29,7 +29,9 @@ _NO_HEAD = "it is no head as edgespec convert writes them"
 
 
 class Nodes(NamedTuple):
-    """Nodes that are added to a tree of `n_before`. depths: 0 for those after the root."""
+    """Nodes to add to a tree that has `n_before` nodes so far. depths: 0 for a node after the
+    root.
+    """
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -38,8 +40,10 @@ class Nodes(NamedTuple):
 
 
 class Described(NamedTuple):
-    """The description of a head's graph in itself. inputs, outputs: shapes by name. notes: those
-    that its conversion left. n_ctx: most tokens of its cache.
+    """The description that a head's graph gives of itself.
+
+    inputs, outputs: shapes by name. notes: the metadata that its conversion wrote. n_ctx: the most
+    tokens of its cache.
     """
 
     inputs: dict[str, Any]
@@ -50,7 +54,9 @@ class Described(NamedTuple):
 
 @contextlib.contextmanager
 def described(session: Any, path: Path, config: EngineConfig) -> Iterator[Described]:
-    """Give the description of a graph. Raises ModelError for what the block misses in it."""
+    """Yield the description of a graph. Raises ModelError if the `with` block looks for something
+    that the graph does not have.
+    """
     try:
         notes = session.get_modelmeta().custom_metadata_map
         n_ctx = int(notes.get("edgespec.n_ctx", DEFAULT_N_CTX))
@@ -67,16 +73,18 @@ def described(session: Any, path: Path, config: EngineConfig) -> Iterator[Descri
 
 
 def size(value: Any) -> int:
-    """Return a size of a graph. Raises ValueError for what is no size that a head can have."""
+    """Return `value`, a size in a graph. Raises ValueError if no head can have such a size."""
     if type(value) is not int or not 0 < value <= _MOST_SIZE:
         raise ValueError(f"a size of {value!r:.40}")
     return value
 
 
 class Steps(Protocol):
-    """A head's graphs. n_ctx: the longest text, 0 for any. n_states: as in `Head`. n_guesses: the
-    tokens that they guess, 0 for any number. width: numbers of a row. provider: that runs them.
-    Rows are views until the next call.
+    """The graphs of a head.
+
+    n_ctx: the longest text in tokens, 0 for any length. n_states: as in `Head`. n_guesses: how many
+    tokens they guess, 0 for any number. width: the length of a logits row. provider: the provider
+    that runs them. Rows are views valid until the next call.
     """
 
     n_ctx: int
@@ -88,18 +96,22 @@ class Steps(Protocol):
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
     ) -> Floats:
-        """Read tokens after so many, each with the target's states before it, [n, layers *
-        hidden_size]; rows of the last `n_rows`. The last token is the root of what `guess` adds.
+        """Read tokens after the first `n_past`; return the logits rows of the last `n_rows` of
+        them. The last token becomes the root of the tree that `guess` grows.
+
+        taps: the target's states before each token, [n, layers * hidden_size].
         """
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Add nodes to the tree after the root; a row for each. n_past: tokens before the tree."""
+        """Add nodes to the tree and return a logits row for each. n_past: the tokens up to the
+        root.
+        """
 
 
 class Layered:
-    """A head with a layer and a cache of its own: EAGLE, MTP.
+    """A head with one layer and a cache of its own: EAGLE, MTP.
 
-    chunk: most tokens a call. size: most tokens of the cache.
+    chunk: the most tokens per call. n_ctx: the most tokens of the cache.
     """
 
     n_states = n_guesses = 0
@@ -117,7 +129,7 @@ class Layered:
             self._make_buffers(chunk)
 
     def _make_buffers(self, chunk: int) -> None:
-        """Allocate what inputs and outputs are bound to, once."""
+        """Allocate, once, the arrays that inputs and outputs are bound to."""
         n = max(chunk, MAX_ROWS)
         self._ids = np.zeros((1, n), np.int64)
         self._mask = np.ones((1, self.n_ctx), np.int64)
@@ -130,7 +142,7 @@ class Layered:
         self._next = np.zeros((n, self._d), np.float32)
         self._logits = np.zeros((MAX_ROWS, self.width), np.float32)
         self._n_rows = np.ones(1, np.int64)
-        self._nodes = np.zeros((MAX_NODES + 1, self._d), np.float32)  # the root's, then theirs
+        self._nodes = np.zeros((MAX_NODES + 1, self._d), np.float32)  # the root's, then the nodes'
         self._sees = np.zeros((MAX_NODES, MAX_NODES), bool)
         self._binding = self._head.io_binding()
         self._cache = [device_array(self._cache_shape, self.n_ctx, self.provider) for _ in range(2)]
@@ -150,7 +162,9 @@ class Layered:
         return self._logits[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Append nodes after what was read; each sees its own path only."""
+        """Append nodes after the tokens that were read; each node sees only its own path of the
+        tree.
+        """
         n, first = len(nodes.tokens), nodes.n_before
         total = n_past + first + n
         bias = self._bias[: n * total].reshape(n, total)
@@ -184,7 +198,9 @@ class Layered:
         n_rows: int,
         run: Run,
     ) -> None:
-        """Run the head with `bias` of n * total numbers; fills logits and next states."""
+        """Run the head and fill logits and next states. bias: n * total numbers, added to
+        scores.
+        """
         n, binding = len(tokens), self._binding
         total = bias.size // n
         self._ids[0, :n] = tokens
@@ -201,7 +217,7 @@ class Layered:
 
 
 class Medusa:
-    """Heads on the target's last state: one call gives the rows of all depths."""
+    """Medusa heads, which read the target's last state: one call returns the rows of all depths."""
 
     n_ctx, n_states = 0, 1
 
@@ -219,7 +235,7 @@ class Medusa:
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
     ) -> Floats:
-        """Give the first head's rows; tokens say nothing to Medusa."""
+        """Return the first head's rows; Medusa ignores tokens and uses only the states."""
         self._is_read = False
         for i in range(n_rows):
             self._state[0, 0] = taps[len(taps) - n_rows + i]
@@ -230,7 +246,7 @@ class Medusa:
         return self._rows[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Give each node the row of the head for its depth."""
+        """Return for each node the row of the head for its depth."""
         if not self._is_read:
             self._evaluate(run)
             self._is_read = True
@@ -246,7 +262,9 @@ class Medusa:
 
 
 class MlpSpeculator:
-    """A small state and a graph for each depth; depths without a graph use the last one's."""
+    """An MLP speculator: a small state, and a graph for each depth. Depths beyond use the last
+    graph.
+    """
 
     n_ctx, n_states, n_guesses = 0, 1, 0
 
@@ -265,7 +283,7 @@ class MlpSpeculator:
     def read(
         self, tokens: Sequence[int], taps: Floats, n_past: int, n_rows: int, run: Run
     ) -> Floats:
-        """Begin with the last tokens and the target's states before them."""
+        """Run the first graph with the last tokens and the target's states before them."""
         n = max(1, n_rows)
         states = np.empty((n, self._states.shape[1]), np.float32)
         self._evaluate(0, tokens[-n:], np.ascontiguousarray(taps[-n:]), states, run)
@@ -273,7 +291,9 @@ class MlpSpeculator:
         return self._logits[:n_rows]
 
     def guess(self, nodes: Nodes, n_past: int, run: Run) -> Floats:
-        """Go on from the states of the nodes' parents, a depth at a time."""
+        """Run the next graphs with the nodes and the states of their parents, one depth at a
+        time.
+        """
         for depth in sorted(set(nodes.depths)):
             of_depth = [i for i, each in enumerate(nodes.depths) if each == depth]
             states = self._states[[nodes.parents[i] + 1 for i in of_depth]]
@@ -296,18 +316,20 @@ class MlpSpeculator:
 
 
 class KeptRows:
-    """A cache of rows, of `size` numbers each, where a provider computes. Raises OutOfMemory."""
+    """A cache of `n` rows of `size` numbers, on the device that a provider computes on. Raises
+    OutOfMemory.
+    """
 
     def __init__(self, n: int, size: int, provider: str) -> None:
         self._array = device_array((n, size), n, provider)
         self._size = size
 
     def bind_input(self, binding: Any, name: str, start: int, end: int) -> None:
-        """Let a graph read rows, as [1, end - start, size]."""
+        """Make a graph read the rows from `start` to `end`, as [1, end - start, size]."""
         _bind(binding.bind_input, name, *self._part(start, end))
 
     def bind_output(self, binding: Any, name: str, start: int, end: int) -> None:
-        """Let a graph write rows, as [1, end - start, size]."""
+        """Make a graph write the rows from `start` to `end`, as [1, end - start, size]."""
         _bind(binding.bind_output, name, *self._part(start, end))
 
     def _part(self, start: int, end: int) -> tuple[str, int, Any, tuple[int, ...], int]:
@@ -316,36 +338,39 @@ class KeptRows:
 
 
 def device_array(shape: tuple[int, ...], n_ctx: int, provider: str) -> Any:
-    """Return an array of float32 where a provider computes, for so many tokens. Raises
-    OutOfMemory.
+    """Return a float32 array on the device that a provider computes on. Raises OutOfMemory.
+
+    n_ctx: the number of tokens that it is for, for the message.
     """
     device = "cuda" if provider == "CUDA" else "cpu"
     try:
         return ort.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, device, 0)
-    except Exception as error:  # the library's own kinds have no common root
+    except Exception as error:  # the library's exceptions have no common base class
         raise OutOfMemory(
             f"no cache of {n_ctx} tokens could be made: {error}; take a smaller n_ctx"
         ) from error
 
 
 def provider_of(session: Any) -> str:
-    """Return the name of what runs a session."""
+    """Return the name of the provider that runs a session."""
     return str(session.get_providers()[0].removesuffix("ExecutionProvider"))
 
 
 def bind_input(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
-    """Bind an array, which has to outlive the call."""
+    """Bind an array as an input. The array has to exist until the session has run."""
     _bind(binding.bind_input, name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
 def bind_output(binding: Any, name: str, array: npt.NDArray[Any]) -> None:
-    """Let an output be written to an array, which has to outlive the call."""
+    """Bind an array that an output is written to. The array has to exist until the session has
+    run.
+    """
     _bind(binding.bind_output, name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
 
 def _bind(bind: Callable[..., None], name: str, *array: Any) -> None:
-    """Bind something. Raises DecodeError where the graph does not have it."""
+    """Bind an input or output. Raises DecodeError if the graph does not have it."""
     try:
         bind(name, *array)
-    except Exception as error:  # the library's own kinds have no common root
+    except Exception as error:  # the library's exceptions have no common base class
         raise DecodeError(f"the head's graph does not take or give {name}: {_NO_HEAD}") from error

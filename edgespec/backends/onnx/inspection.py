@@ -1,4 +1,4 @@
-"""Metadata of a model, from its graph and the files beside it."""
+"""Metadata of a model, from its graph and the files next to it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .model import OnnxModel
 
 
 def inspect_metadata(path: Path) -> dict[str, str]:
-    """Return what a model says about itself, by the names that a GGUF has for it, and how it runs
-    here. Loads the weights: what kernels do with single tokens has to be tried.
+    """Return a model's metadata with GGUF's names for it, and how the model runs here. This loads
+    the weights, because what kernels do with single tokens has to be tried.
     """
     config = read(path.parent, "config.json")
     model = OnnxModel(path, EngineConfig(n_ctx=64))
@@ -40,22 +40,24 @@ def inspect_metadata(path: Path) -> dict[str, str]:
 
 
 def can_requantize() -> bool:
-    """Return False: a graph is converted again from its checkpoint, in any precision."""
+    """Return False: for another precision, a graph is converted again from its checkpoint."""
     return False
 
 
 def requantizable(path: Path) -> bool:
-    """Return False, as `can_requantize`."""
+    """Return False: graphs cannot be requantised (see `can_requantize`)."""
     return False
 
 
 def requantize(path: Path, target: Path) -> None:
-    """Raise ModelError, as `can_requantize` says."""
+    """Raise ModelError: graphs cannot be requantised (see `can_requantize`)."""
     raise ModelError(f"{path} is not written in other formats; convert its checkpoint again")
 
 
 def _precision(path: Path, graph: Graph) -> str:
-    """Return the precision as the converter noted it, or as exporters name their files."""
+    """Return the precision that the converter noted, or else the one that the file's name or the
+    graph shows.
+    """
     if noted := read(path.parent, "edgespec.json").get("precision"):
         return str(noted)[:80]
     match = re.search(r"_(q4f16|q4|int8|uint8|fp16|bnb4|quantized)\.onnx$", path.name)

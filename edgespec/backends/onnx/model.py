@@ -31,36 +31,38 @@ from .tokenizer import HfTokenizer
 from .top_rows import TopRows
 
 MAX_TOP = 64
-_RESTRICTED = ("cuda",)  # devices from which whole rows take long
-_CHUNK = 128  # tokens: longer ones are hardly faster on CPUs, and their work space is larger
-_LOGITS_BYTES = 64 << 20  # of a chunk, where the graph gives rows that are not used
+_RESTRICTED = ("cuda",)  # devices from which copying complete rows is slow
+_CHUNK = 128  # tokens; longer chunks are hardly faster on CPUs, and need more memory
+_LOGITS_BYTES = 64 << 20  # of a chunk's logits, if the graph also returns unused rows
 
 
 def open_model(path: Path, config: EngineConfig) -> OnnxModel:
-    """Load a file, ready to evaluate tokens. Raises as `OnnxModel`."""
+    """Load a file and return the model, ready to evaluate tokens. Raises the errors of
+    `OnnxModel`.
+    """
     return OnnxModel(path, config)
 
 
 def published_sampling(model: OnnxModel) -> dict[str, Any]:
-    """Return generation_config.json, {} where there is none. Raises ModelError."""
+    """Return the contents of generation_config.json, {} if there is none. Raises ModelError."""
     return read(model.path.parent, "generation_config.json")
 
 
 class OnnxModel(FileModel):
     """An ONNX decoder under the `Model` contract.
 
-    path: an .onnx file, its tokenizer.json beside it or above a folder onnx/. The graph has the
-    inputs and outputs of onnx-community's repositories, of onnxruntime-genai's folders or of
-    plain exports with past keys and values.
-    n_ctx: as asked for, at most what the graph was made for: its rotations are a table.
-    placement: the provider that really runs it, and how its cache is kept ("shared": one
-    buffer that the graph appends to in place; "grown": a longer one every time).
-    windows: "positions" where sliding windows count those, not places in the cache.
-    pads: single tokens are evaluated as two now, because this graph's kernels give another row
-    for one alone (`probes.Padding` says when).
+    path: an .onnx file. Its tokenizer.json lies next to it, or in the folder above if the graph is
+    in a folder onnx/. The graph has the inputs and outputs of onnx-community's repositories, of
+    onnxruntime-genai's folders or of plain exports with past keys and values. n_ctx: the length
+    asked for, but at most the length that the graph was made for, because its rotations are a
+    table. placement: the provider that really runs it, and how its cache is kept ("shared": one
+    buffer that the graph appends to in place; "grown": a new, longer buffer every time). windows:
+    "positions" if sliding windows count positions, not places in the cache. pads: single tokens are
+    at present evaluated as two, because this graph's kernels return a different row for a token
+    that is evaluated alone (`probes.Padding` says when).
 
-    Raises ModelNotFound, TruncatedModel, UnknownArchitecture, OutOfMemory, ModelError;
-    ConfigError for a provider that is not there.
+    Raises ModelNotFound, TruncatedModel, UnknownArchitecture, OutOfMemory, ModelError; ConfigError
+    for a provider that is not available.
     """
 
     def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
@@ -84,8 +86,8 @@ class OnnxModel(FileModel):
         self.n_layer, self.hidden_size = self.graph.n_layer, self.graph.hidden_size
         self.cached_size = 2 * self.graph.heads * self.graph.head_size
         self._n_past = 0  # tokens in the cache
-        self._nodes: Sequence[int] = ()  # of the tree just evaluated
-        self._unread: list[int] = []  # after them: tokens that go before the next ones
+        self._nodes: Sequence[int] = ()  # the tokens of the tree just evaluated
+        self._unread: list[int] = []  # tokens after them, to be evaluated before the next ones
         self.pads = False
         self._top: TopRows | None = None
         self._buffers = Buffers(self._session, self.graph, chunk, self.n_ctx)
@@ -97,7 +99,7 @@ class OnnxModel(FileModel):
             self.capabilities = replace(self.capabilities, max_leaves=MAX_ROWS - 1)
         self._padding: Padding = noise.padding(self.config.batch_invariant)
         self.pads = self._padding != "never"
-        if self.pads:  # the last token needs another one after it
+        if self.pads:  # padding needs one place after the last token
             self.n_ctx = min(self.n_ctx, longest - 1)
             self.capabilities = replace(self.capabilities, min_tokens=2)
         self.placement = {
@@ -109,13 +111,15 @@ class OnnxModel(FileModel):
 
     @property
     def n_past(self) -> int:
-        """Number of tokens that the cache holds."""
+        """The number of tokens that the cache holds."""
         return self._n_past + len(self._unread)
 
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens; float32 [n_logits, vocab_size], a view valid until the next call."""
+        """Append tokens; return float32 [n_logits, vocab_size], a view valid until the next
+        call.
+        """
         done, parts = 0, []
         for end in chunk_ends(self, len(tokens), n_logits):
             parts += copied(self._evaluate(tokens[done:end], 0, abort).hidden)
@@ -126,7 +130,9 @@ class OnnxModel(FileModel):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens and the tree that the last of them are; float32 [n, vocab_size]."""
+        """Append tokens, the last of which are a tree; return float32 [len(parents) + 1,
+        vocab_size].
+        """
         n_rows = len(parents) + 1
         n_before = len(tokens) - n_rows
         chunk_ends(self, len(tokens), n_rows)
@@ -136,7 +142,7 @@ class OnnxModel(FileModel):
         if self.n_past or len(parents) < 2:
             after = [-1, *(parent + 1 for parent in parents)] if parents else []
             rows, last = self._evaluate(tokens[n_before:], n_rows, abort, after)
-        else:  # attention counts positions by itself where there is no past
+        else:  # attention counts positions by itself if there is no past
             root = self.decode(tokens[:1], 1, abort)
             above, parts = root.logits.copy(), copied(root.hidden)
             rows, last = self._evaluate(tokens[1:], n_rows - 1, abort, parents)
@@ -145,7 +151,7 @@ class OnnxModel(FileModel):
         return Outputs(rows, joined(parts, last))
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make these nodes of the tree just evaluated the cache's tail; the others are gone."""
+        """Keep these nodes of the tree just evaluated as the cache's tail; drop the others."""
         start = self._n_past - len(self._nodes)
         try:
             n_kept = self._cache.gather(start, [start + node for node in path])
@@ -157,19 +163,19 @@ class OnnxModel(FileModel):
         self._n_past, self._nodes = start + n_kept, ()
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Let evaluations from now on give the hidden states of these layers, FINAL among them.
-        Raises ConfigError for one that the graph does not give.
+        """Make later evaluations return the hidden states of these layers, which may include FINAL.
+        Raises ConfigError for a layer whose states the graph does not return.
         """
         check_layers(self.path, self.graph, layers)
         self._buffers.tap(layers)
 
     @property
     def n_cached(self) -> int:
-        """Number of tokens whose keys and values are there."""
+        """The number of tokens whose keys and values are in the cache."""
         return self._n_past
 
     def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
-        """Return keys and values of tokens, [end - start, layers, cached_size], a copy."""
+        """Return a copy of the keys and values of tokens, [end - start, layers, cached_size]."""
         return keys_and_values(self._cache, start, end)
 
     def truncate(self, n_past: int) -> None:
@@ -180,16 +186,21 @@ class OnnxModel(FileModel):
             self._n_past = n_past
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return the threads: the session is made for a number of them."""
+        """Return the number of threads, the only such setting: a session is made for one number of
+        them.
+        """
         return switches(self.config, self.n_threads)
 
     def expect_drafts(self, expected: bool) -> None:
-        """Evaluate single tokens as this graph needs it beside drafts, or without any."""
+        """Choose whether single tokens are evaluated as two, which may depend on whether drafts may
+        come.
+        """
         self.pads = self._padding == "always" or (expected and self._padding == "beside drafts")
 
     def restrict(self, top: int) -> None:
         """Allow rows from now on to be -inf outside their `top` largest logits; 0, or more than
-        MAX_TOP: whole rows. Without a device of its own they stay whole.
+        MAX_TOP, asks for complete rows. Rows are always complete unless the graph runs on CUDA and
+        returns float32 logits.
         """
         able = self.device in _RESTRICTED and self.graph.logits_dtype is np.float32
         n_top = top if able and top <= MAX_TOP else 0
@@ -198,17 +209,19 @@ class OnnxModel(FileModel):
         self._buffers.fetch_top(self._top if n_top else None, n_top)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the speed of this model depends on: device, build, file, settings."""
+        """Return everything that the speed of this model depends on: device, build, file,
+        settings.
+        """
         return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def batched(self, n_slots: int, n_ctx: int) -> SeparateModels:
-        """Return a cache of `n_ctx` tokens for each of so many slots over the same session. Raises
-        OutOfMemory.
+        """Return a model with `n_slots` slots over the same session, each with a cache of `n_ctx`
+        tokens. Raises OutOfMemory.
         """
         return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
 
     def use(self, cache: Cache) -> None:
-        """Take another cache, which is empty."""
+        """Use a different cache, which must be empty."""
         self._buffers.renew()
         self._cache, self._n_past, self._unread = cache, 0, []
 
@@ -217,7 +230,7 @@ class OnnxModel(FileModel):
         self._session = self._buffers = self._cache = self._top = None  # type: ignore[assignment]
 
     def _twin(self, n_ctx: int) -> OnnxModel:
-        """Return a model with another cache over the same weights."""
+        """Return a model over the same weights with a cache of its own."""
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
         twin._top = None
@@ -243,7 +256,7 @@ class OnnxModel(FileModel):
             ) from error
 
     def _chunk(self) -> int:
-        """Return the most tokens a call: few enough that unused logits stay small."""
+        """Return the most tokens per call, few enough that unused logits take little memory."""
         size = min(self.config.n_batch, _CHUNK if self.device == "cpu" else 512)
         if KEEP in self.graph.inputs:
             return size
@@ -257,7 +270,9 @@ class OnnxModel(FileModel):
         abort: Abort | None,
         after: Sequence[int] = (),
     ) -> Outputs:
-        """Append tokens. after: of a tree, the token that each follows, -1 for what is before."""
+        """Append tokens. after: for a tree, the index of the token before each, -1 for the past's
+        last.
+        """
         if len(self._unread) + len(tokens) > self.capabilities.max_batch:
             unread, self._unread = self._unread, []
             self._evaluate(unread, 0, abort)

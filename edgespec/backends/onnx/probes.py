@@ -1,4 +1,4 @@
-"""Properties of a graph's kernels that nothing in its file tells: they are tried at load."""
+"""Properties of a graph's kernels that its file does not state; they are measured at load."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from .session import logger
 if TYPE_CHECKING:
     from .model import OnnxModel
 
-_NOISE = 0.1  # logits: rows that differ more are not the same row rounded differently
-_SAME = 1e-3  # logits: rows that differ less rarely change a token
-_TREE = (-1, 0, 0, -1, 3)  # parents of the nodes that are tried
-_ROUNDING = 1.0  # standard deviations of a row's logits: kernels further apart do more than round
+_NOISE = 0.1  # logits; rows that differ more differ by more than rounding
+_SAME = 1e-3  # logits; smaller differences between rows rarely change a token
+_TREE = (-1, 0, 0, -1, 3)  # the parents of the tree that is tried
+_ROUNDING = 1.0  # standard deviations of a row's logits; a larger difference is more than rounding
 
 Padding = Literal["never", "beside drafts", "always"]
-"""When a single token is evaluated as two: never, in requests that may draft, in all."""
+"""The requests that evaluate a single token as two: none, those that may draft, or all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowNoise:
-    """Differences, in logits, between rows of one token in evaluations of several widths.
+    """The differences, in logits, between one token's rows in evaluations of different widths.
 
-    alone: of a token evaluated alone, to the same beside another. together: between widths from
-    two on. spread: standard deviation of the row's logits.
+    alone: the difference between the token evaluated alone and evaluated with another one.
+    together: the largest difference between widths of two and more. spread: the standard deviation
+    of the row's logits.
     """
 
     alone: float = 0.0
@@ -38,12 +39,13 @@ class RowNoise:
     spread: float = 1.0
 
     def padding(self, invariant: bool) -> Padding:
-        """Return when to evaluate single tokens as two. invariant: drafts must change nothing.
+        """Return in which requests to evaluate single tokens as two. invariant: drafts must not
+        change any row.
 
-        Kernels for int4 weights that quantise activations round one row in another way than
-        several, and both are equally far from float32 (`benchmarks.padding`): which of them
-        makes a row does not matter unless rows have to be the same. Kernels that differ by more
-        than rounding cannot both be near, so a text is not made of both.
+        Kernels for int4 weights that quantise activations round a single row differently from
+        several rows, and both are equally far from float32 (`benchmarks.padding`). So either kernel
+        may compute a row, unless rows have to be the same. If the two differ by more than rounding,
+        they cannot both be near float32, and a text must not mix them.
         """
         if self.alone <= _SAME or self.together >= self.alone / 4:
             return "never"
@@ -52,7 +54,9 @@ class RowNoise:
         return "beside drafts" if self.alone > _ROUNDING * self.spread else "never"
 
     def in_words(self, padding: Padding) -> str:
-        """Return what is promised of tokens that are evaluated alone."""
+        """Return a description of how single tokens are evaluated and how much their rows may
+        differ.
+        """
         if padding == "beside drafts":
             return (
                 f"evaluated as two beside drafts, for alone their rows differ by {self.alone:.2g}, "
@@ -68,8 +72,8 @@ class RowNoise:
 
 
 def choose_cache(model: OnnxModel) -> None:
-    """Give the model a cache that its graph appends to in place, if that gives the rows of one that
-    grows; else one that grows. The cache is empty afterwards.
+    """Give the model a cache that its graph appends to in place if the rows are then the same as
+    with a cache that grows; otherwise give it one that grows. The cache is empty afterwards.
     """
     expected = _probe(model, 2, 1)
     try:
@@ -84,7 +88,7 @@ def choose_cache(model: OnnxModel) -> None:
 
 
 def _probe(model: OnnxModel, *widths: int) -> npt.NDArray[Any]:
-    """Return the last row of tokens that are evaluated in such pieces."""
+    """Evaluate tokens in pieces of these widths, and return the last row."""
     model.truncate(0)
     tokens = _tokens(model, sum(widths))
     for width in widths:
@@ -94,14 +98,15 @@ def _probe(model: OnnxModel, *widths: int) -> npt.NDArray[Any]:
 
 
 def measure_noise(model: OnnxModel) -> RowNoise:
-    """Measure how a row depends on the number of tokens beside it. The cache is empty afterwards.
+    """Measure how a row depends on the number of tokens that are evaluated together. The cache is
+    empty afterwards.
 
-    On CPUs int4 kernels that quantise activations (accuracy_level 4) sum a single row in another
-    way than several; widths from two on agree. No token is evaluated alone but the one that is
-    looked at: its keys and values would carry the difference on.
+    On CPUs, int4 kernels that quantise activations (accuracy_level 4) sum a single row differently
+    from several rows; widths of two and more agree. Only the measured token is evaluated alone: the
+    keys and values of any other token would pass the difference on.
     """
     tokens = _tokens(model, min(20, model.n_ctx))
-    if len(tokens) < 5:  # no room for a draft either
+    if len(tokens) < 5:  # there is no room for a draft either
         return RowNoise()
     model.decode(tokens[:3], n_logits=0)
 
@@ -118,11 +123,13 @@ def measure_noise(model: OnnxModel) -> RowNoise:
 
 
 def obstacle_to_trees(model: OnnxModel) -> str:
-    """Return "" if the rows of a tree's nodes are those of their paths, and the path that is kept
-    goes on as a chain does; else why trees are not evaluated. The cache is empty afterwards.
+    """Return the reason why this model cannot evaluate trees, or "" if it can. The cache is empty
+    afterwards.
 
-    It takes a graph with a mask of every token against every other and with positions. A kernel
-    that looks at neither gives other rows.
+    The graph must have inputs for positions and for a mask of every token against every other. Then
+    a tree is tried: the rows of its nodes must equal the rows of their paths, and the path that is
+    kept must continue as a chain does. A kernel that ignores the mask or the positions returns
+    different rows.
     """
     inputs, window = model.graph.inputs, _window(model)
     if not model.graph.mask or "position_ids" not in inputs:
@@ -143,7 +150,9 @@ def obstacle_to_trees(model: OnnxModel) -> str:
 
 
 def _window(model: OnnxModel) -> int:
-    """Return how many tokens a sliding window has, 0 where there is none, or one of positions."""
+    """Return the length of the sliding window in tokens, 0 if there is none or if it counts
+    positions.
+    """
     config = settings(model.path.parent)
     if model.windows == "positions" or config.get("use_sliding_window") is False:
         return 0

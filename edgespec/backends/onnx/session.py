@@ -1,4 +1,4 @@
-"""The library and its builds: packages, providers, sessions, errors in plain words."""
+"""onnxruntime and its builds: packages, providers, sessions, and readable error messages."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ except ImportError as error:
 
 ort = onnxruntime
 _SETTINGS = {
-    # The library's default. Threads that sleep are up to a fifth faster beside other programs, and
-    # up to a seventh slower alone.
+    # The library's default. Threads that sleep instead of spinning are up to a fifth faster while
+    # other programs run, and up to a seventh slower alone.
     "session.intra_op.allow_spinning": "1",
-    # Threads that go on spinning after an evaluation take the CPUs from the other engine of a
-    # pair: with two cores llama.cpp then takes 1.7 times as long.
+    # If target and draft run on two engines, threads that still spin after an evaluation take the
+    # CPUs from the other engine: with two cores, llama.cpp then takes 1.7 times as long.
     "session.force_spinning_stop": "1",
 }
 logger = logging.getLogger("edgespec.onnx")
@@ -50,8 +50,8 @@ logger = logging.getLogger("edgespec.onnx")
 
 @functools.cache
 def check_packages() -> None:
-    """Raise ConfigError if both packages of the engine are installed: they bring the same files,
-    and the one installed last wins in part.
+    """Raise ConfigError if both packages of onnxruntime are installed: they contain the same files,
+    so the one installed last overwrites a part of the other.
     """
     there = []
     for name in ("onnxruntime", "onnxruntime-gpu"):
@@ -77,23 +77,25 @@ def supports_gpu_offload() -> bool:
 
 
 def gpus(config: EngineConfig) -> list[str]:
-    """Return "CUDA" where a graph with these settings runs on a GPU."""
+    """Return ["CUDA"] if a graph with these settings runs on a GPU, else an empty list."""
     wanted = config.n_gpu_layers != 0 and config.provider.lower() != "cpu"
     return ["CUDA"] if wanted and supports_gpu_offload() else []
 
 
 def ignores_gpu_layers(config: EngineConfig) -> bool:
-    """Return False: a provider runs the whole graph, layers are not counted."""
+    """Return False: a provider runs the whole graph, so layers are not counted."""
     return False
 
 
 def all_providers() -> list[str]:
-    """List what this build can run on, best first."""
+    """List the providers that this build can run on, best first."""
     return [name.removesuffix("ExecutionProvider") for name in ort.get_available_providers()]
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Return what stands for a file on this device with this build, whatever the settings."""
+    """Return values that identify a file, this device and this build, and that do not depend on
+    settings.
+    """
     with path.open("rb") as file:
         head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
     return {
@@ -107,8 +109,8 @@ def identity(path: Path) -> dict[str, Any]:
 def fingerprint(
     path: Path, config: EngineConfig, n_threads: int, placement: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what the speed of a graph depends on: device, build, file, settings. How long the
-    context may become is not among it.
+    """Return everything that the speed of a graph depends on: device, build, file, settings. The
+    length of the context is left out.
     """
     settings = {k: v for k, v in asdict(config).items() if k not in NOT_SPEED}
     return identity(path) | {
@@ -118,20 +120,20 @@ def fingerprint(
 
 
 def switches(config: EngineConfig, n_threads: int) -> dict[str, tuple[Any, Any]]:
-    """Return the threads and another number of them: a session is made for one."""
+    """Return the number of threads, which a session is made for, with another number to try."""
     others = [n for n in thread_counts(config.max_cores) if n != n_threads]
     return {"n_threads": (n_threads, others[-1])} if others else {}
 
 
 def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
-    """Load a graph. Raises ModelError and its kinds, and ConfigError for a provider that is not
-    there or does not start.
+    """Load a graph and return its session. Raises ModelError or a subclass, and ConfigError for a
+    provider that is not available or does not start.
     """
     if not path.is_file():
         raise ModelNotFound(f"cannot read {path}; give an .onnx file that exists")
     options = ort.SessionOptions()
     options.intra_op_num_threads = n_threads
-    options.log_severity_level = 4  # what fails comes back as an exception
+    options.log_severity_level = 4  # failures are raised as exceptions
     for name, value in _SETTINGS.items():
         options.add_session_config_entry(name, value)
     wanted = _providers(config)
@@ -140,8 +142,8 @@ def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
     try:
         session = ort.InferenceSession(
             os.fspath(path), options, providers=wanted, enable_fallback=int(len(wanted) > 1)
-        )  # where there is nothing to fall back to, it would print that it does
-    except Exception as error:  # the library's own kinds have no common root
+        )  # with nothing to fall back to, the library would print that it falls back
+    except Exception as error:  # the library's exceptions have no common base class
         raise _load_error(path, str(error)) from error
     provider = session.get_providers()[0]
     if provider != wanted[0]:
@@ -153,7 +155,9 @@ def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
 
 
 def _providers(config: EngineConfig) -> list[str]:
-    """Return the providers to ask for, best first. Raises ConfigError for one that is not there."""
+    """Return the providers to ask for, best first. Raises ConfigError for one that is not
+    available.
+    """
     there: list[str] = ort.get_available_providers()
     names = {name.removesuffix("ExecutionProvider").lower(): name for name in there}
     wanted = config.provider.lower().removesuffix("executionprovider")
@@ -188,7 +192,7 @@ def _load_error(path: Path, message: str) -> ModelError:
 
 
 def plainly(said: str) -> str:
-    """Return the library's reason without its error codes, source lines and signatures."""
+    """Return the library's reason for an error without its codes, source lines and signatures."""
     said = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:\s*", "", said)
     said = re.sub(r"\S*onnxruntime\S*\.(cc|h):\d+ .*\)( const)? (?=[A-Z])", "", said)
     said = said.replace("Exception during initialization: ", "").strip().rstrip(".")

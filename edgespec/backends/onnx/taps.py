@@ -1,4 +1,4 @@
-"""Hidden states of a graph: which are wanted, and where the graph writes them."""
+"""Hidden states of a graph: the layers that are wanted, and the arrays that the graph writes to."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .graph import Graph
 
 
 class Taps:
-    """Arrays for the hidden states that are wanted; outputs that nobody wants are not bound.
+    """Arrays for the hidden states that are wanted; other outputs are not bound.
 
-    n_tokens: most tokens a call.
+    n_tokens: the most tokens per call.
     """
 
     def __init__(self, graph: Graph, n_tokens: int) -> None:
@@ -26,7 +26,9 @@ class Taps:
         self.want(())
 
     def want(self, layers: Sequence[int]) -> None:
-        """Take these layers from now on, all of which the graph gives."""
+        """Collect the states of these layers from now on; the graph has to have an output for
+        each.
+        """
         once = list(dict.fromkeys(layers))
         self._order = [once.index(layer) for layer in layers]
         self._outputs = [self._graph.hidden[layer] for layer in once]
@@ -45,7 +47,7 @@ class Taps:
 
     def states(self, start: int, end: int) -> States | None:
         """Return the hidden states of these tokens of the last call, [n, n_layers, hidden_size], a
-        view valid until the next one; None where none are wanted.
+        view valid until the next call; None if no layers are wanted.
         """
         if not self._outputs:
             return None
@@ -57,17 +59,19 @@ class Taps:
 
 
 def copied(states: States | None) -> list[States]:
-    """Return a copy of the hidden states of a part of a call, [] for None."""
+    """Return a list with a copy of the hidden states of one part of a call, [] for None."""
     return [] if states is None else [states.copy()]
 
 
 def joined(parts: list[States], last: States | None) -> States | None:
-    """Return the hidden states of all parts of a call as one array; as they are if there is one."""
+    """Return the hidden states of all parts of a call as one array; `last` itself if it is the only
+    part.
+    """
     return last if last is None or not parts else np.concatenate([*parts, last])
 
 
 def check_layers(path: Path, graph: Graph, layers: Sequence[int]) -> None:
-    """Raise ConfigError if a graph does not give the hidden states of one of these layers."""
+    """Raise ConfigError if a graph does not return the hidden states of one of these layers."""
     missing = sorted({layer for layer in layers if layer not in graph.hidden})
     for layer in missing:
         if layer != FINAL and not 0 <= layer <= graph.n_layer:

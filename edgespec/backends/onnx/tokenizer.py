@@ -1,4 +1,4 @@
-"""The tokenizer that lies beside an ONNX model: tokenizer.json and its companions."""
+"""The tokenizer that lies next to an ONNX model: tokenizer.json and its companions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise EngineMissing(f"ONNX models need {install('onnx')}") from error
 
-_ENDS = (  # whatever a configuration says: many name only one of them
+_ENDS = (  # used whatever a configuration says: many name only one of them
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",
 )  # fmt: skip
 _MOST_BYTES, _MOST_TEMPLATE = 128 << 20, 4 << 20
@@ -32,9 +32,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class HfTokenizer:
-    """A tokenizer.json. `folder`: of the model; see `companions.find` for where files may lie.
+    """The tokenizer in a tokenizer.json.
 
-    Raises ModelNotFound where there is none, ModelError where it cannot be read.
+    folder: the folder of the model; `companions.find` says where files may lie. Raises
+    ModelNotFound if there is no tokenizer.json, ModelError if it cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +71,9 @@ class HfTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return token ids; parse_special reads special tokens written in `text` as such."""
+        """Return token ids. With parse_special, special tokens written in `text` are read as
+        such.
+        """
         with self._encoding:  # the flag belongs to the tokenizer
             self._tokenizer.encode_special_tokens = not parse_special
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
@@ -105,7 +108,7 @@ class HfTokenizer:
         return max((len(text.encode("utf-8")) for text in vocab), default=1) or 1
 
     def token_text(self, token: int) -> bytes:
-        """Return the vocabulary's own entry; empty for ids that no entry has."""
+        """Return the vocabulary's entry for a token id; empty if the id has no entry."""
         return (self._tokenizer.id_to_token(token) or "").encode("utf-8")
 
     def piece(self, token: int) -> bytes:
@@ -126,7 +129,7 @@ class HfTokenizer:
         return token in self._ends
 
     def special(self) -> dict[str, str]:
-        """Return the texts of bos_token and eos_token, "" where there is none."""
+        """Return the texts of bos_token and eos_token, "" if there is none."""
         return self._special
 
     def _find_ends(self, folder: Path) -> Iterator[int]:
@@ -142,7 +145,7 @@ class HfTokenizer:
 
 
 def _template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """Return the chat template, the one called "default" of several."""
+    """Return the chat template; if there are several, the one called "default"."""
     if path := find(folder, "chat_template.jinja"):
         return read_bytes(path, _MOST_TEMPLATE).decode("utf-8", "replace")
     template = settings.get("chat_template")
@@ -160,8 +163,9 @@ def _content(entry: Any) -> str:
 
 @functools.cache
 def _byte_of() -> dict[str, int]:
-    """Return the byte that each character of a byte-level vocabulary stands for (GPT-2's table):
-    printable Latin-1 for itself, the rest in order from 256 on.
+    """Return the byte that each character of a byte-level vocabulary stands for (GPT-2's table).
+    Printable Latin-1 characters stand for their own byte, and those from 256 on for the other
+    bytes, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -171,11 +175,13 @@ def _byte_of() -> dict[str, int]:
 
 
 def entries(path: Path) -> HfTokenizer:
-    """Return the vocabulary's own entries. Raises as `HfTokenizer`."""
+    """Return the vocabulary of a model. Raises the errors of `HfTokenizer`."""
     return HfTokenizer(path.parent)
 
 
 @contextlib.contextmanager
 def vocabulary(path: Path) -> Iterator[HfTokenizer]:
-    """Open the tokenizer of a file without its weights. Raises as `HfTokenizer`."""
+    """Open the tokenizer of a file without loading the weights. Raises the errors of
+    `HfTokenizer`.
+    """
     yield HfTokenizer(path.parent)

@@ -1,4 +1,4 @@
-"""The largest logits of rows that lie on a device: whole rows of a vocabulary stay there."""
+"""Fetching only the largest logits of rows that lie on a device; the complete rows stay there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ GRAPH = Path(__file__).with_name("topk.onnx")  # one TopK node; tests/helpers/on
 
 
 class TopRows:
-    """Logits of at most `n_rows` tokens on a device, and rows on the host made of their largest.
+    """The logits of at most `n_rows` tokens on a device, and rows on the host with only their
+    largest values.
 
-    A row is -inf but for what was fetched, so argmax and top_k see what they would in the whole
-    row. Rows stay in one buffer: what a call wrote is taken back by the next.
+    A row on the host is -inf except for the fetched values, so argmax and top_k return what they
+    would return for the complete row. All calls write to one buffer of rows, and each call first
+    erases what the last one wrote.
     """
 
     def __init__(self, provider: str, device: str, n_rows: int, vocab_size: int) -> None:
@@ -35,13 +37,15 @@ class TopRows:
         self._k = np.ones(1, np.int64)
 
     def bind(self, binding: Any, n: int) -> None:
-        """Let a graph write the logits of n tokens here."""
+        """Make a graph write the logits of `n` tokens here."""
         shape = (1, n, self._rows.shape[1])
         address = self.logits.data_ptr()
         binding.bind_output("logits", self._device, 0, np.float32, shape, address)
 
     def rows(self, n: int, top: int) -> npt.NDArray[np.float32]:
-        """[n, vocab_size]: the `top` largest logits of each of the n tokens, -inf elsewhere."""
+        """Return [n, vocab_size]: the `top` largest logits of each of the n tokens, -inf
+        elsewhere.
+        """
         vocab_size = self._rows.shape[1]
         values, ids = (np.empty((1, n, top), dtype) for dtype in (np.float32, np.int64))
         self._k[0] = top
