@@ -30,7 +30,7 @@ _INSTEAD = {
     "uniqueItems": f"{_CHECK}, or make the list an object with a boolean for each item",
 }
 
-_REASONS = (  # what llguidance says, and what we say
+_REASONS = (  # messages of llguidance, and edgespec's words for them
     (
         r"oneOf constraints are not supported\..*",
         "its oneOf has cases that may hold at once; write anyOf, or make the cases differ in the "

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .grammars import MOST_AT_ONCE, MOST_TEXT
 
 _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
-_MOST_REMAINDERS = 10_000  # remainders of all multipleOf that hold for one value at once
+_MOST_REMAINDERS = 10_000  # remainders of all multipleOf for one value, which may have a range too
 _MOST_IN_ALL = 20_000  # remainders of all multipleOf, summed: each takes 10 µs and 1 KB to compile
 _LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
 _SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
@@ -224,7 +224,7 @@ def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the schemas directly in a schema, each with its place; leave out True and False."""
+    """Yield the direct subschemas of a schema, each with its place; leave out True and False."""
     yield from ((place, part) for place, part in _all_parts(schema) if isinstance(part, Mapping))
 
 

@@ -15,12 +15,12 @@ from .request_lock import Interrupt, RequestLock
 
 logger = logging.getLogger("edgespec.idle")
 
-PAUSE_S = 0.5  # between a request and the work: the next request may follow at once
-KEEP_EVERY = 8  # answers between two times that `kept` is done
+PAUSE_S = 0.5  # seconds between a request and the work: the next request may follow at once
+KEEP_EVERY = 8  # answers after which `kept` is done again
 TURN_EVERY = 8  # answers in a row after which urgent work goes before the next one
-TURN_S = 1.0  # longest time that the next answer then has to wait
+TURN_S = 1.0  # most seconds that the next answer then has to wait
 MOST_TURNS = 10
-AGAIN_S = 5.0  # after which work that could not be done is tried again, without a new request
+AGAIN_S = 5.0  # seconds until work that could not be done is tried again, if no request ends first
 
 
 class Work(Protocol):

@@ -96,7 +96,7 @@ class Kept:
         if not self._is_current():
             return  # a model was deleted or replaced, so what was learned with it is void
         try:
-            learned = self._last | self._rates.learned()  # other processes use other drafters
+            learned = self._last | self._rates.learned()  # keep the rates of other drafters
             if learned != self._last and keep(self._key, {"of": self._of, "learned": learned}):
                 self._last = learned
                 if self._tokens:
@@ -152,7 +152,7 @@ class TokensFile:
     def write(self, learners: Iterable[Learns]) -> None:
         """Replace the file by the tokens that are learned now.
 
-        Nothing is written if there are no tokens, or if somebody has deleted the file meanwhile.
+        Nothing is written if there are no tokens, or if the file was deleted in the meantime.
         """
         if self._was_there and not self.path.exists():
             return

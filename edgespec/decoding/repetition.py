@@ -20,7 +20,7 @@ class Repetition:
         sizes = np.arange(self._least, self._most + 1)
         self._needed = np.maximum(sizes * rule.min_count, rule.min_tokens) - sizes
         self._equal = np.zeros_like(sizes)
-        self._latest = np.full(2 * self._most + 1, -1)  # a ring, twice: its tokens are one slice
+        self._latest = np.full(2 * self._most + 1, -1)  # a ring stored twice, read as one slice
         self._at = 0
 
     def take(self, token: int) -> int:

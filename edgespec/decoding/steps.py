@@ -59,7 +59,7 @@ def record(stats: Stats, step: StepStats, elapsed_s: float, plain_s: float) -> N
         stats.time_to_first_token_s = elapsed_s
     else:
         n_new = step.n_emitted if stats.plain_s else stats.num_emitted_tokens - 1 + step.n_emitted
-        stats.plain_s += n_new * plain_s  # the first time for all tokens since the first
+        stats.plain_s += n_new * plain_s  # at first for all tokens after the first one
         stats.decode_s = elapsed_s - stats.time_to_first_token_s
     stats.add(step)
 
@@ -68,7 +68,7 @@ Trigram = tuple[int, int, int]
 
 
 def predicted(request: Request) -> Collection[Trigram]:
-    """Return each token of a request's prediction with the two before it."""
+    """Return the trigrams of a request's prediction: each of its tokens after the two before it."""
     text = [*request.prompt[-2:], *request.prediction] if request.prediction else ()
     return set(zip(text, text[1:], text[2:], strict=False))
 
@@ -85,9 +85,9 @@ def count_predicted(
     known: the trigrams from `predicted`. before: the two tokens before the draft. tokens: the
     accepted tokens.
     """
-    before = [-1, -1, *before][-2:]  # a prompt may have one token only
+    before = [-1, -1, *before][-2:]  # a prompt may have only one token
     parents = draft.parents or range(-1, len(draft.tokens) - 1)
-    ends: list[tuple[int, int]] = []  # of each drafted token: itself, and the one before it
+    ends: list[tuple[int, int]] = []  # for each drafted token: the token before it, and itself
     n_drafted = 0
     for token, parent in zip(draft.tokens, parents, strict=True):
         older, old = ends[parent] if parent >= 0 else (before[0], before[1])

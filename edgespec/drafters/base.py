@@ -1,4 +1,4 @@
-"""The contract of drafters, and the context in which one is made."""
+"""The contract of drafters, and the context that a drafter is made from."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Drafter:
     time. name: the name under which statistics count its guesses. wide: most of its guesses are
     unlikely, so it is not used where unlikely guesses are not worth their time. evaluates: it
     evaluates a model to guess, and has `forecast`, `work`, `expand` and `draw` in place of
-    `children`. reads_states: it reads hidden states of the target, which take the target time.
+    `children`. reads_states: it reads hidden states of the target, which cost the target time.
     """
 
     name = ""
@@ -90,7 +90,7 @@ class Drafter:
     def begin(self, request: Request, role: Role) -> Requires | None:
         """Begin a request; return what the drafter needs from the target, None for nothing.
 
-        role: MATCHED or DRAWN. State that an earlier request left behind must not matter.
+        role: MATCHED or DRAWN. The state that an earlier request has left must not matter.
         """
         return None
 

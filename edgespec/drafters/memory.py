@@ -131,7 +131,10 @@ class MemoryDrafter(MatchDrafter):
         return self._state
 
     def step(self, state: State, token: int) -> State:
-        """Return the state after one more token."""
+        """Return the state after one more token.
+
+        An index that had no match before the token has none after it.
+        """
         return self._stepped(state, token, 0)
 
     def _stepped(self, state: State, token: int, least: int) -> State:

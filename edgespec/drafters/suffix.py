@@ -67,5 +67,5 @@ class SuffixDrafter(MatchDrafter):
 def make(context: DrafterContext) -> SuffixDrafter:
     """Make the drafter of method "suffix"."""
     target = context.target
-    free = target is not None and target.capabilities.min_tokens > 1  # a draft of one token is
+    free = target is not None and target.capabilities.min_tokens > 1  # to draft one token
     return SuffixDrafter(context.config.prompt_lookup_min or (1 if free else 2))

@@ -101,6 +101,6 @@ class Window:
             return (self._seconds(n, n_cached) or 0.0) / n if self._seconds else 0.0
 
         whole = n_unread * each(_CHUNK, n_seen // 2) + ahead * each(1, n_seen)
-        window = (self.n_sinks + 2 * ahead) * each(_CHUNK, ahead)  # now and when it is full
+        window = (self.n_sinks + 2 * ahead) * each(_CHUNK, ahead)  # read now and again once full
         window += ahead * each(1, size - ahead // 2)
         return window < _WORTH * whole

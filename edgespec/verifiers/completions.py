@@ -1,8 +1,8 @@
-"""Targets behind OpenAI's /v1/completions: vLLM, llama-server, and others that take token ids.
+"""Targets reached through OpenAI's /v1/completions, on vLLM, llama-server and similar servers.
 
-With a context S and a draft D, a round is a fan-out: one request with the prompts S, S+D[:1], …,
-S+D, each continued by one token. With vLLM a greedy round may be the single prompt S+D instead,
-whose log-probabilities tell the argmax at every position.
+The server must take prompts as token ids. With a context S and a draft D, a round is a fan-out: one
+request with the prompts S, S+D[:1], …, S+D, each continued by one token. With vLLM a greedy round
+may be the single prompt S+D instead, whose log-probabilities tell the argmax at every position.
 """
 
 from __future__ import annotations

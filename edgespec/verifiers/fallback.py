@@ -18,8 +18,8 @@ logger = logging.getLogger("edgespec.fallback")
 
 _FASTER = 1.1  # factor by which the local target must be faster to be used
 _TRY_EVERY = 8  # requests after which a slower server is used once more, to be measured again
-_PATIENCE_S = 0.5  # for which a request waits for a server that was gone
-_PAUSE_S = 15.0  # after which a server that was gone is tried again
+_PATIENCE_S = 0.5  # seconds that a request waits for a server that was gone
+_PAUSE_S = 15.0  # seconds until a server that was gone is tried again
 
 
 class _Attempt:

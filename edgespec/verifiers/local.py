@@ -1,4 +1,4 @@
-"""The target in this process."""
+"""A verifier whose target is in this process."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class SGLangVerifier(InferenceServerVerifier):
             prompt, return_logprob=True, logprob_start_len=len(context) - 1, top_logprobs_num=1
         )
         last = self._one(answer, len(prompt))
-        # the row at the boundary is always null, hence it is asked for from one token before
+        # the first row is always null, so the rows are asked for from one token earlier
         rows = checked(
             self._http.host, answer["meta_info"].get("input_top_logprobs"), list,
             "input_top_logprobs",

@@ -82,7 +82,7 @@ def _rejected(response: Response, with_key: bool, host: str) -> EdgeSpecError:
         )
     if status == 401:
         return VerifierRefused(f"{host} refuses the key; give one that it knows")
-    if status == 403:  # what `edgespec serve` says has a message, such as for a host it is not
+    if status == 403:  # `edgespec serve` gives a message, for example for an unknown host name
         key = "another key" if with_key else "a key"
         why = _message(response.body) or f"it verifies for no devices, or wants {key}"
         return VerifierRefused(f"{host} refuses the connection: {why}")

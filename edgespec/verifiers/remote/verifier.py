@@ -57,7 +57,7 @@ class RemoteVerifier:
         self._context = SharedContext()
         self._rounds = Rounds()
         self._submitted = NO_DRAFT
-        self._was_draft = False  # the last step that was asked for had a draft
+        self._was_draft = False  # True if the last step that was asked for had a draft
         self._n_unread = 0
         self._round_trips: deque[float] = deque(maxlen=_RECENT)
         self._connection = Connection(remote, tokenizer, self._forget, clock)
@@ -143,7 +143,7 @@ class RemoteVerifier:
                 self._correct(frame, n_needs)
                 self._connection.again(self._send_begin, lambda: None)
             elif isinstance(frame, Busy):
-                return  # the first VERIFY has the rest evaluated
+                return  # the rest of the prompt is evaluated with the first VERIFY
 
     def verify(self, draft: Draft) -> Verdict:
         """Have a draft checked; without a draft, take the next token that the server emits."""
