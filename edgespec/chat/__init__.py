@@ -1,1 +1,1 @@
-"""Messages and tools become a prompt, an answer becomes parts: content, reasoning, calls."""
+"""Chat: turns messages and tools into a prompt, and an answer into content, reasoning and calls."""

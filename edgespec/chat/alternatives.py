@@ -1,4 +1,4 @@
-"""Schemas as lists of alternatives: without references, allOf, anyOf and oneOf."""
+"""Rewrites schemas as lists of alternatives, without references, allOf, anyOf and oneOf."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from ..constraints.schemas import DEFINITIONS
 
-_MOST = 1000  # alternatives of a schema, and schemas that are looked at
-_DEEPEST = 60  # references and alternatives in each other
+_MOST = 1000  # alternatives of a schema; also the schemas that are visited
+_DEEPEST = 60  # levels of nested references and alternatives
 _JOINED = ("$ref", "allOf", "anyOf", "oneOf")
 
 
 class Alternatives:
     """Finds the alternatives of one schema.
 
-    definitions: the schema that holds $defs.
+    definitions: the schema that contains $defs.
     """
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
@@ -24,10 +24,13 @@ class Alternatives:
         self._n = 0
 
     def of(self, schema: Any, depth: int = 0) -> list[dict[str, Any]]:
-        """Return the schemas of which a value follows one. All that is joined is what texts have:
-        type, enum (which const becomes), minLength and maxLength.
+        """Return a list of simple schemas; a value follows `schema` if it follows one of them.
 
-        Raises ValueError, with the reason, for what is no schema or has too many alternatives.
+        Where schemas are combined, only the keywords of texts are merged: type, enum (which const
+        becomes), minLength and maxLength.
+
+        Raises ValueError, with the reason, if `schema` is not a schema or has too many
+        alternatives.
         """
         self._n += 1
         if depth > _DEEPEST:
@@ -47,7 +50,7 @@ class Alternatives:
         return alternatives
 
     def _choices(self, schema: Mapping[str, Any]) -> list[list[Any]]:
-        """Return lists of schemas; a value follows one of each."""
+        """Return lists of schemas; a value must follow one schema of each list."""
         choices = [[self._referred(schema["$ref"])]] if "$ref" in schema else []
         for name in ("allOf", "anyOf", "oneOf"):
             parts = schema.get(name, [])
@@ -75,7 +78,7 @@ def _too_many() -> ValueError:
 
 
 def _checked(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema by itself, without what it refers to and its alternatives."""
+    """Return a schema without its references and alternatives, after checking its keywords."""
     checked = {key: value for key, value in schema.items() if key not in _JOINED}
     if "const" in checked:
         checked["enum"] = [checked.pop("const")]
@@ -111,7 +114,7 @@ _JOINS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema of the values that follow both."""
+    """Return a schema for the values that follow both schemas."""
     both = one | other
     for name, join in _JOINS.items():
         if name in one and name in other:

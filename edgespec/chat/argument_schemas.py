@@ -1,4 +1,4 @@
-"""Schemas of arguments, as grammars take them and as their readers need them."""
+"""Schemas of tool arguments, prepared for grammars and for readers of arguments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..errors import ConfigError
 from .alternatives import Alternatives
 from .tools import Tool
 
-_UNSEEN = ("pattern", "format")  # of texts that are written without quotes
-_OF_OTHERS = frozenset((  # keywords that say that a schema without a type is none of texts
+_UNSEEN = ("pattern", "format")  # keywords that unquoted texts cannot follow
+_OF_OTHERS = frozenset((  # with one of these, a schema without a type is not for texts
     "properties", "required", "additionalProperties", "patternProperties", "minProperties",
     "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minimum", "maximum",
     "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
@@ -21,16 +21,16 @@ _TYPES = {
     str: ("string",), bool: ("boolean",), type(None): ("null",), int: ("integer", "number"),
     float: ("number", "integer"), list: ("array",), dict: ("object",),
 }  # fmt: skip
-_LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # of these types
+_LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # all values
 
 
 def of_tool(tool: Tool, guidance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments for llguidance. guidance: how JSON is written."""
+    """Return the schema of a tool's arguments for llguidance. guidance: how it writes JSON."""
     return {"type": "object", **_given(tool), "x-guidance": dict(guidance)}
 
 
 def of_argument(tool: Tool, key: str, guidance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of one argument for llguidance."""
+    """Return the schema of one argument for llguidance. guidance: how it writes JSON."""
     given = _given(tool)
     schema = given["properties"][key]
     schema = {} if schema is True else dict(schema)
@@ -53,13 +53,13 @@ def is_required(tool: Tool, key: str) -> bool:
     return key in tool.parameters.get("required", ())
 
 
-# --- arguments that are written one by one: texts and choices stand there without quotes ------
+# --- arguments that are written one by one: texts and choices are written without quotes ------
 
 
 def check(tool: Tool, closing: str) -> None:
-    """Raise ConfigError, with the place, for arguments that cannot be written one by one.
+    """Raise ConfigError, with the place, if some arguments cannot be written one by one.
 
-    closing: the marker that ends one.
+    closing: the marker that ends an argument.
     """
     given = tool.parameters
     for name in ("properties", *DEFINITIONS):
@@ -82,7 +82,8 @@ def check(tool: Tool, closing: str) -> None:
 def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> ConfigError:
     """Return an error that says why arguments cannot be followed, and where in their schema.
 
-    is_broken: the schema is no schema or too large, and no tool that is not strict may have it.
+    is_broken: True if the schema is invalid or too large, so that it is refused even in a tool that
+    is not strict.
     """
     loose = ", or make the tool not strict" if tool.strict and not is_broken else ""
     return ConfigError(
@@ -92,13 +93,15 @@ def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> Conf
 
 
 def is_text(tool: Tool, key: str) -> bool:
-    """Return True for an argument that may be any text, and so is written without quotes."""
+    """Return True for an argument that can be any text, and is therefore written without quotes."""
     return any(_is_free(each) for each in _alternatives(tool, key))
 
 
 def choices_of(tool: Tool, key: str) -> dict[str, Any]:
-    """Return the only values that an argument can be by the text that is written for each: that
-    of texts without quotes, that of others as JSON. Empty if it can be others, or no text.
+    """Return the only values that an argument allows, by the text that is written for each.
+
+    A text is written without quotes, another value as JSON. The result is empty if the values are
+    not listed, or if none of them is a text.
     """
     lists = [_values(each) for each in _alternatives(tool, key)]
     values = [value for each in lists for value in each or ()]
@@ -109,9 +112,9 @@ def choices_of(tool: Tool, key: str) -> dict[str, Any]:
 
 
 def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
-    """Return the least and the most characters of a text, None for any number.
+    """Return the least and the most characters of a text, with None for no maximum.
 
-    Raises ConfigError if the tool is strict and they are not all that its schema asks for.
+    Raises ConfigError if the tool is strict and its schema asks for more than these lengths.
     """
     alternatives = _alternatives(tool, key)
     free = [each for each in alternatives if _is_free(each)]
@@ -135,21 +138,21 @@ def _lengths(schema: Mapping[str, Any]) -> tuple[int, int | None]:
 
 
 def _is_free(schema: Mapping[str, Any]) -> bool:
-    """Return True if an alternative may be a text of which only the length is known."""
+    """Return True if an alternative allows any text, apart from its length."""
     if "enum" in schema:
         return False
     return "string" in schema["type"] if "type" in schema else not _OF_OTHERS & schema.keys()
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return all values of an alternative, None if they are not listed."""
+    """Return all values that an alternative allows, or None if it does not list them."""
     if "enum" in schema:
         return [value for value in schema["enum"] if _follows(value, schema)]
     return _LISTED.get(" ".join(schema.get("type", ())))
 
 
 def _follows(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return True if a listed value is of an alternative's type and length."""
+    """Return True if a listed value has the type and length that an alternative asks for."""
     if "type" in schema and not {*_TYPES[type(value)]} & {*schema["type"]}:
         return False
     least, most = _lengths(schema)

@@ -1,4 +1,4 @@
-"""Conversations: what was said, tools and their results, answers that were cut."""
+"""Conversations with a model: messages, tools and their results, and answers that were cut."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ _OF_ANSWERS = ("tool_choice", "parallel_tool_calls", "template_kwargs", "reasoni
 class Chat:
     """A conversation with one engine.
 
-    The tokens of finished turns are kept as they were generated, so the next prompt extends
-    the cache and only the new turn is prefilled. When the context is full, the oldest turns
-    leave the prompt (the system prompt and `messages` stay) and a "notice" event says so. A
-    cancelled answer stays in `messages` as far as it was shown; a turn whose answer had not begun
-    does not. Control tokens and markers (`<tool_call>`) written in messages are text, unless
-    parse_special is True. owner: whose conversation it is; nothing of it is reused or drafted from
-    for another owner.
+    The tokens of finished turns are kept as they were generated, so the next prompt extends the
+    cache and only the new turn is prefilled. When the context is full, the oldest turns leave the
+    prompt (the system prompt and `messages` stay) and a "notice" event says so. A cancelled answer
+    stays in `messages` as far as it was shown; a turn whose answer had not begun does not. Control
+    tokens and markers (`<tool_call>`) written in messages are text, unless parse_special is True.
+    owner: the name of the person or program that the conversation belongs to; nothing of it is
+    reused or drafted from for a different owner.
 
-    tools: what the model may call: functions with type hints, objects of `Tool`, or mappings as
-    OpenAI's API has them. An answer with calls has them in `tool_calls`; `run_tool` runs one, and
-    `send_results` gives the model what came of them. answers: further fields of AnswerOptions,
-    for all answers. What a model writes as reasoning is in `reasoning`, apart from the text.
+    tools: the tools that the model may call: functions with type hints, `Tool` objects, or mappings
+    in the form of OpenAI's API. An answer with calls has them in `tool_calls`; `run_tool` runs one,
+    and `send_results` sends the results to the model. answers: further fields of AnswerOptions,
+    which apply to all answers. Reasoning that the model writes is in `reasoning`, separate from the
+    text.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class Chat:
         self.tools = tools
         self.messages: list[Message] = []
         self._answered: tuple[Message, str] | None = None  # the last answer, and its whole text
-        self._running: tuple[list[Message], Reading] | None = None  # what was sent, and its answer
+        self._running: tuple[list[Message], Reading] | None = None  # sent messages, and the answer
 
     @property
     def system(self) -> str | None:
-        """The system prompt; None is the template's own default."""
+        """The system prompt; None means the template's own default."""
         return self._system
 
     @system.setter
@@ -91,8 +92,9 @@ class Chat:
 
     @property
     def may_skip_reasoning(self) -> bool:
-        """True for a model that reasons before it answers, and that its template can tell not to:
-        with a reasoning_budget of 0 it answers at once.
+        """True if the model reasons before it answers and its template can turn that off.
+
+        With a reasoning_budget of 0 such a model answers at once.
         """
         if not _may_reason(self._engine.tokenizer):
             return False
@@ -101,20 +103,20 @@ class Chat:
 
     @property
     def n_dropped(self) -> int:
-        """The number of the oldest messages that no longer fit the context."""
+        """The number of oldest messages that were left out because the context is full."""
         return self._context.n_dropped
 
     def send(self, text: str, **settings: Any) -> Completion:
-        """Say something and return the whole answer; arguments and errors as for `stream`."""
+        """Send a message and return the whole answer. Settings and errors are those of `stream`."""
         return _last(self.stream(text, **settings))
 
     def stream(self, text: str, **settings: Any) -> Stream:
-        """Say something and yield the answer as it comes.
+        """Send a message and yield the answer while it is generated.
 
-        settings: fields of SamplingParams, in place of the engine's own, of AnswerOptions for this
-        answer alone, and `prediction` as for Engine.stream. Calls of the last answer that were
-        given no result stand as "no result". Raises ContextFull if this turn alone is too long,
-        ConfigError, TemplateError; the conversation is then as it was before.
+        settings: fields of SamplingParams, which replace the engine's own; fields of AnswerOptions,
+        for this answer only; and `prediction` as in Engine.stream. Calls of the last answer that
+        got no result get the text "no result". Raises ContextFull if this turn alone is too long,
+        ConfigError, and TemplateError; the conversation then stays as it was before.
         """
         if not isinstance(text, str):
             raise ConfigError(f"a message is text, got {text!r:.80}")
@@ -123,39 +125,40 @@ class Chat:
         return self._stream([*none, {"role": "user", "content": text}], settings)
 
     def stream_continued(self, **settings: Any) -> Stream:
-        """Go on with the last answer where it was cut, and yield what is added as it comes.
+        """Continue the last answer where it was cut, and yield the added text as it is generated.
 
-        The message becomes the whole answer; the completion has what was added. No form and no
-        limit of reasoning holds for that, and penalties count from here. Settings and errors as
-        for `stream`, and ConfigError if there is no answer, or none that can go on.
+        The message becomes the whole answer; the completion has only what was added. No form and no
+        limit on reasoning applies to it, and penalties count from here. Settings and errors are
+        those of `stream`, and ConfigError is also raised if there is no answer, or none that can be
+        continued.
         """
         return self._stream([], settings, begun=self._begun())
 
     def send_results(self, results: Any, **settings: Any) -> Completion:
-        """Give the model the results of the calls in its last answer; return what it then says.
+        """Send the results of the calls in the last answer, and return the answer that follows.
 
-        results: a value for each call, in their order, or a mapping from their ids. Text is given
-        as it is, other values as JSON. Settings and errors as for `stream`, and ConfigError for
-        results of other calls.
+        results: one value for each call, in their order, or a mapping from call ids to values. Text
+        is sent unchanged, other values as JSON. Settings and errors are those of `stream`, and
+        ConfigError is also raised for results of other calls.
         """
         return _last(self.stream_results(results, **settings))
 
     def stream_results(self, results: Any, **settings: Any) -> Stream:
-        """Give the model results as `send_results` does, and yield the answer as it comes."""
+        """Send results as `send_results` does, and yield the answer while it is generated."""
         given = forms.results(forms.open_calls(self.messages), results)
         return self._stream(given, settings)
 
     def add_results(self, results: Any) -> None:
-        """Keep results as `send_results` takes them; the model reads them with the next message."""
+        """Add results in the form of `send_results`; the model reads them with the next message."""
         self.messages += forms.results(forms.open_calls(self.messages), results)
 
     def run_tool(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
-        """Run the function that a call names; return its result as text, for `send_results`.
+        """Run the function that a call names and return its result as text, for `send_results`.
 
-        Its arguments are checked against its type hints. What goes wrong becomes a text that tells
-        the model: a tool that is not there, arguments that do not fit, an exception. A result with
-        more tokens than a quarter of the context is cut, and says so. allow: returns whether a call
-        that can be run may be.
+        The arguments are checked against the function's type hints. Errors become a text for the
+        model to read: an unknown tool, arguments that do not fit, an exception. A result with more
+        tokens than a quarter of the context is cut, and its text says so. allow: called with a call
+        that can be run; returns True if it should be run.
         """
         from .functions import Functions
 
@@ -167,13 +170,13 @@ class Chat:
         self._context.reset()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the conversation, for JSON; of an answer that is running, what was shown of it."""
+        """Return the conversation for JSON. A running answer is included as far as it was shown."""
         return {"system": self._system, "messages": [dict(m) for m in self._said()]}
 
     def load_dict(self, saved: dict[str, Any]) -> None:
-        """Take over a conversation from `to_dict`.
+        """Replace the conversation with one that `to_dict` returned.
 
-        Raises ConfigError, and changes nothing, if it is not one.
+        Raises ConfigError, and changes nothing, if `saved` is not one.
         """
         if not isinstance(saved, dict):
             raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
@@ -186,7 +189,7 @@ class Chat:
         self.messages = messages
 
     def _said(self) -> list[Message]:
-        """Return the messages, with an answer that is running as far as it was shown."""
+        """Return the messages, with a running answer as far as it was shown."""
         if self._running is None or not self._running[1].ids:
             return self.messages
         added, reading = self._running
@@ -194,9 +197,9 @@ class Chat:
         return [*before, *added, reading.so_far()]
 
     def _options(self, given: Mapping[str, Any]) -> AnswerOptions | None:
-        """Return what the chat and one answer ask for; None if all of an answer is text.
+        """Return the options of the chat and of one answer; None if the whole answer is plain text.
 
-        Raises ConfigError for what the model cannot do.
+        Raises ConfigError for options that the model cannot follow.
         """
         asked = {**self._answers, **given}
         if not asked and not self._functions and not _may_reason(self._engine.tokenizer):
@@ -208,7 +211,7 @@ class Chat:
         return options
 
     def _begun(self) -> str:
-        """Return the text of the last answer. Raises ConfigError if it cannot go on."""
+        """Return the text of the last answer. Raises ConfigError if it cannot be continued."""
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or last.get("tool_calls"):
             raise ConfigError("there is no cut answer to go on with; send a message")
@@ -218,12 +221,15 @@ class Chat:
             raise ConfigError("an answer with reasoning that was loaded cannot go on; ask again")
         else:
             text = last["content"]
-        return text.rstrip("\ufffd")  # a character that was cut is written anew
+        return text.rstrip("\ufffd")  # the model writes a cut character again
 
     def _stream(
         self, added: list[Message], settings: Mapping[str, Any], begun: str | None = None
     ) -> Stream:
-        """Answer the messages that are added; begun: or go on with this answer, the last one."""
+        """Answer the added messages, or continue the last answer.
+
+        begun: the text of the last answer, if it is continued.
+        """
         if "tools" in settings:
             raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
         of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
@@ -270,7 +276,7 @@ class Chat:
                     self._remember(added, fitted, reading)
                 yield shown
         finally:
-            if not reading.has_ended:  # closed half-way: what was shown stays said
+            if not reading.has_ended:  # closed half-way: keep what was shown
                 self._remember(added, fitted, reading)
 
     def _remember(self, added: list[Message], fitted: Fitted, reading: Reading) -> None:
@@ -299,7 +305,7 @@ class Chat:
 
 
 def _functions_of(tools: Iterable[Any], before: Functions | None) -> Functions | None:
-    """Return tools with their functions, None if there are none. Raises ConfigError."""
+    """Return tools with their functions, or None if there are no tools. Raises ConfigError."""
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):
         raise ConfigError(f"tools are a list of functions, got {tools!r:.80}")
     if not (given := tuple(tools)):
@@ -310,7 +316,7 @@ def _functions_of(tools: Iterable[Any], before: Functions | None) -> Functions |
 
 
 def _may_reason(tokenizer: Tokenizer) -> bool:
-    """Return False if a model's template says nothing of reasoning, which spares reading it."""
+    """Return False if a model's template never mentions reasoning, so it need not be analysed."""
     return bool(_REASONS.search(tokenizer.chat_template or ""))
 
 

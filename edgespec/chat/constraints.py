@@ -1,4 +1,4 @@
-"""The constraint of a whole answer: its reasoning, calls of tools, and its form after them."""
+"""The constraint of a whole answer: its reasoning, its tool calls, and the form of its content."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from .tools import Tool
 
 
 class AnswerConstraints:
-    """Compiles what the answers of a chat have to follow.
+    """Compiles the constraints that the answers of a chat must follow.
 
-    constraints: over the vocabulary of the model. form: in which the model writes answers.
+    constraints: the compiler for the model's vocabulary. form: the form in which the model writes
+    answers.
     """
 
     def __init__(self, constraints: Constraints, form: AnswerFormat) -> None:
@@ -33,7 +34,7 @@ class AnswerConstraints:
     def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
         """Return options in which tools that are not strict have schemas that can be followed.
 
-        The reader of an answer needs them too; templates are given the tools as they are.
+        The reader of an answer needs these options too. Templates get the original tools.
         """
         tools = self._form.tools
         if not tools or all(tool.strict for tool in options.callable_tools):
@@ -43,16 +44,16 @@ class AnswerConstraints:
     def of(
         self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
     ) -> Constraint | None:
-        """Return the constraint of an answer to the prompt `rendered`, None for no limits.
+        """Return the constraint of an answer to the prompt `rendered`, or None for no limits.
 
-        It reasons, calls tools and, where the request has a form, follows that after its
-        reasoning. Raises ConfigError as `Constraints.of`, and for options that the model cannot
-        follow.
+        The constraint covers reasoning and tool calls. If the request asks for a form, the content
+        after the reasoning must follow it. Raises ConfigError in the same cases as
+        `Constraints.of`, and for options that the model cannot follow.
         """
         made, form = self._constraints, self._form
         options = self.followed(options, owner)
         form.check(options)
-        given, alone = made.given(params), made.of(params, owner)  # its errors are told as such
+        given, alone = made.given(params), made.of(params, owner)  # raises the form's own errors
         control = made.control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
         lark = form.grammar(options, rendered, "@form" if given else None, control)
@@ -80,7 +81,9 @@ class AnswerConstraints:
         return compiled if thought == "none" else made.limited(compiled, limit)
 
     def _check_tool(self, tool: Tool, form: CallForm, owner: str) -> None:
-        """Raise ConfigError for a tool whose arguments cannot be followed by themselves."""
+        """Raise ConfigError for a tool if one of its arguments has a schema that cannot be
+        followed.
+        """
         for before, schema in form.arguments.schemas(tool):
             error, inner = self._constraints.refusal(owner, json.dumps(schema))
             if error:

@@ -1,4 +1,4 @@
-"""Prepares conversations for the engine: rendering, reuse of tokens, contexts that overflow."""
+"""Prepares conversations for the engine: rendering, reuse of tokens, and contexts that overflow."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _RESERVE = 256  # tokens kept free for an answer without max_tokens, at most a q
 
 
 class Fitted(NamedTuple):
-    """A conversation as it goes to the engine.
+    """A conversation in the form that goes to the engine.
 
-    prompt: token ids of the text `rendered`. n_dropped: messages left out. earlier: their token
-    ids, of at most n_ctx messages, from which prompt lookup may draft. said: the answers that stand
-    in `rendered` as they were generated, and not as the template writes their messages, by the
-    number of the message.
-    opened: `rendered` without the answer that it ends with, if one is to go on.
+    prompt: the token ids of the text `rendered`. n_dropped: the number of messages that are left
+    out. earlier: the token ids of the last n_ctx of these messages at most; prompt lookup may draft
+    from them. said: those answers that are in `rendered` as they were generated, not as the
+    template writes their messages, by message number. opened: `rendered` without the answer at its
+    end, if one is continued.
     """
 
     prompt: list[int]
@@ -36,26 +36,30 @@ class Fitted(NamedTuple):
 
 
 class Context:
-    """Renders a conversation, as much of it as the context holds.
+    """Renders as much of a conversation as the context can hold.
 
     The tokens of answers are kept as they were generated, so that the next prompt extends the
-    cache. Templates write calls and reasoning differently from how models do, or leave reasoning
-    out; so an answer with them is first given to the template as the text that it was, and only
-    if what comes out does not continue the kept tokens as the message that it is.
+    cache. Templates write calls and reasoning differently from models, or leave reasoning out. So
+    an answer with calls or reasoning is first given to the template as the text that was generated.
+    Only if the result does not continue the kept tokens is it given as a message with calls and
+    reasoning.
 
-    n_dropped: how many of the oldest messages are left out, always whole turns.
+    n_dropped: the number of oldest messages that are left out, always whole turns.
     """
 
     def __init__(self, tokenizer: Tokenizer, n_ctx: int, *, parse_special: bool = False) -> None:
         self._tokenizer = tokenizer
         self._n_ctx = n_ctx
         self._encoder = ConversationEncoder(tokenizer, parse_special=parse_special)
-        self._text = ""  # the rendered conversation that `_tokens` stand for
+        self._text = ""  # the rendered conversation whose ids are `_tokens`
         self._tokens: list[int] = []
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was left out; tokens that the next conversation begins with are reused."""
+        """Forget which messages were left out.
+
+        The kept tokens are reused if the next conversation begins with them.
+        """
         self.n_dropped = 0
         self._earlier: list[int] = []
         self._said: dict[int, str] = {}
@@ -71,9 +75,10 @@ class Context:
     ) -> Fitted:
         """Return the newest turns, as many as leave enough of the context for an answer.
 
-        begun: the text of their answer, if it is to go on. Where turns have to be left out, a
-        quarter of the context is left for the next ones too: each time, the model reads everything
-        again. Raises ContextFull if the last turn alone is too long; nothing changes in any case.
+        begun: the text of the last answer, if it is continued. If turns must be left out, a quarter
+        of the context is kept free for the next turns too, because the model must read everything
+        again each time. Raises ContextFull if the last turn alone is too long. The state of this
+        object does not change.
         """
         head = [] if system is None else [{"role": "system", "content": system}]
         reserve = min(max_tokens or _RESERVE, self._n_ctx // 4)
@@ -90,7 +95,7 @@ class Context:
             if not high:
                 raise
             fitted = from_turn(high, most)
-            while high - low > 1:  # from the end, as each attempt renders all from there on
+            while high - low > 1:  # begin near the end: an attempt renders all turns after it
                 middle = max(high - step, (low + high) // 2)
                 try:
                     fitted, high = from_turn(middle, most - self._n_ctx // 4), middle
@@ -112,8 +117,10 @@ class Context:
         most: int,
         begun: str,
     ) -> Fitted:
-        """Return a conversation without its oldest messages. Raises ContextFull for one of more
-        than `most` tokens.
+        """Return a conversation without its oldest messages.
+
+        dropped: the number of messages to leave out. Raises ContextFull if more than `most` tokens
+        are left.
         """
         answer = self._encoder.mark_answer(begun)
         prompt, rendered, said = self._render(head, messages, dropped, options, answer)
@@ -127,16 +134,17 @@ class Context:
         return Fitted(prompt, rendered, dropped, self._earlier, said, opened)
 
     def take(self, fitted: Fitted) -> None:
-        """Leave out what was left out of a conversation that was answered; keep no tokens."""
+        """Leave out the messages that were left out of an answered conversation; keep no tokens."""
         self.n_dropped, self._earlier = fitted.n_dropped, fitted.earlier
         self._text, self._said = "", {}
 
     def keep(
         self, fitted: Fitted, said: str, ids: Sequence[int], number: int | None = None
     ) -> None:
-        """Keep the tokens of an answer that was given to `fitted`.
+        """Keep the tokens of an answer to the prompt `fitted`.
 
-        said: its whole text. number: of its message, if that holds more than `said` as content.
+        said: the whole text of the answer. number: the index of its message, if the message is more
+        than `said` as content.
         """
         answer = list(ids)
         if answer and self._tokenizer.is_eog(answer[-1]):
@@ -165,11 +173,12 @@ class Context:
         options: AnswerOptions | None,
         answer: str,
     ) -> tuple[list[int], str, dict[int, str]]:
-        """Return token ids and text of a conversation that ends with the beginning of an answer,
-        and which answers are in it as said.
+        """Return the token ids and the text of a conversation, and which answers in it are as
+        generated.
 
-        The kept ids are extended where possible. Raises ContextFull, before anything is tokenized,
-        for more than the context can hold.
+        answer: the beginning of an answer, which is added at the end. The kept ids are extended if
+        possible. Raises ContextFull, before anything is tokenized, for more text than the context
+        can hold.
         """
         said = {i: text for i, text in self._said.items() if i >= dropped}
         rendered = self._as_said(head, messages, dropped, options) + answer if said else ""
@@ -188,12 +197,15 @@ class Context:
         dropped: int,
         options: AnswerOptions | None,
     ) -> str:
-        """Return the text with answers as they were generated, "" if the template refuses that."""
+        """Return the text of a conversation with answers as they were generated.
+
+        Returns "" if the template refuses that.
+        """
         shown = [
             {"role": "assistant", "content": self._said[i]} if i in self._said else messages[i]
             for i in range(dropped, len(messages))
         ]
         try:
             return self._encoder.render([*head, *shown], options=options)
-        except TemplateError:  # such as one that wants the call before each result
+        except TemplateError:  # for example, it wants a call before each result
             return ""

@@ -1,4 +1,4 @@
-"""Docstrings: the first paragraph, and what is said of each argument."""
+"""Reads docstrings: their first paragraph, and the description of each argument."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _UNDERLINE = re.compile(r"-{3,}\s*")
 
 
 class Described(NamedTuple):
-    """The first paragraph of a docstring, and the text about each argument."""
+    """The first paragraph of a docstring, and the descriptions of its arguments by name."""
 
     summary: str
     arguments: dict[str, str]
 
 
 def read(text: str) -> Described:
-    """Return what a docstring says, in Google's, NumPy's or Sphinx's form."""
+    """Return the contents of a docstring in Google's, NumPy's or Sphinx's form."""
     lines = inspect.cleandoc(text).split("\n")
     first = []
     for line in lines:
@@ -47,7 +47,7 @@ def _of_fields(lines: list[str]) -> dict[str, str]:
 
 
 def _of_sections(lines: list[str]) -> dict[str, str]:
-    """Return the arguments of the sections about them, Google's or NumPy's."""
+    """Return the descriptions in the argument sections of Google's or NumPy's form."""
     descriptions: dict[str, str] = {}
     for at, line in enumerate(lines):
         if not _SECTION.fullmatch(line.strip()) or line.startswith(" "):
@@ -63,7 +63,7 @@ def _of_sections(lines: list[str]) -> dict[str, str]:
 def _entries(
     lines: list[str], pattern: re.Pattern[str], indent: int | None = None
 ) -> dict[str, str]:
-    """Return entries up to the next section; lines that are indented further go on with one."""
+    """Return the entries up to the next section. Lines that are indented more continue an entry."""
     entries: dict[str, str] = {}
     name = ""
     for at, line in enumerate(lines):

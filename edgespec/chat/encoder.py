@@ -1,4 +1,4 @@
-"""Conversations become token ids: what users wrote stays text."""
+"""Turns conversations into token ids, so that text written by users is not read as markers."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ class ConversationEncoder:
     """Renders conversations with the model's own template and turns them into token ids.
 
     Contents of messages, tools and calls are text: control tokens (`<|im_end|>`) and markers
-    (`<tool_call>`, `</think>`) written in them are encoded as the characters that they are, unless
-    parse_special is True. Everything else is encoded as it always was, in one call.
+    (`<tool_call>`, `</think>`) written in them are encoded as ordinary characters, unless
+    parse_special is True. A conversation without any of them is encoded as usual, in one call.
 
-    Markers are the tokens that engines read even in plain text (user-defined ones in a GGUF, added
-    ones that are not special in a tokenizer.json), if they look like a tag and the template has
-    them or the tag that they close. Others, such as runs of blanks or HTML tags, mean nothing to
-    the template, and stay tokens.
+    Markers are tokens that engines read even in plain text (user-defined ones in a GGUF, added ones
+    that are not special in a tokenizer.json). Such a token is a marker if it looks like a tag, and
+    the template contains it or the tag that it closes. Other such tokens, for example runs of
+    blanks or HTML tags, mean nothing to the template and stay tokens.
 
     An assistant's message has its calls in tool_calls and its reasoning in reasoning_content; the
-    template writes the markers around them. In its content they are text as everywhere, but for
-    the two around reasoning at its beginning: clients send back answers with `<think>…</think>`,
-    which many templates take out.
+    template writes the markers around them. In its content, markers are text as everywhere, except
+    for the two markers around reasoning at its beginning: clients send back answers with
+    `<think>…</think>`, which many templates remove.
 
-    Method: the text of such a token in a content becomes a mark before the template sees it, a pair
-    of surrogates, which valid text cannot hold; so every token in the rendering is the template's
-    own, however contents were trimmed, joined or escaped. So does the outermost character of a
-    content that could be part of a token with the text next to it. The stretch between two
-    control tokens that holds marks is encoded by itself, without reading control tokens. That is
-    exact, because engines encode what lies between special tokens on its own. Where a marker in
-    it holds marked characters, the stretch is cut inside the marker.
+    Method: before the template sees a content, the text of each such token in it is replaced by a
+    mark, a pair of surrogates, which valid text cannot contain. So every token in the rendering is
+    the template's own, however contents were trimmed, joined or escaped. The first or last
+    character of a content is also replaced by a mark if it could form a token with the text next to
+    it. A stretch between two control tokens that contains marks is encoded by itself, without
+    reading control tokens. That is exact, because engines encode the text between special tokens
+    separately. Where a marker in the stretch contains marked characters, the stretch is cut inside
+    the marker.
 
-    parse_special: read control tokens and markers in contents as such.
+    parse_special: True reads control tokens and markers in contents as tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, parse_special: bool = False) -> None:
@@ -62,9 +63,9 @@ class ConversationEncoder:
     ) -> str:
         """Return a conversation as text for `encode`.
 
-        Messages are OpenAI's; answers may have tool_calls and reasoning_content. options: tools and
-        variables for the template. Raises TemplateError, and ConfigError for options that the
-        model cannot follow.
+        messages: in OpenAI's form; answers may have tool_calls and reasoning_content. options:
+        tools and variables for the template. Raises TemplateError, and ConfigError for options that
+        the model cannot follow.
         """
         form = self._form(messages, options)
         tools = form.tools if form else None
@@ -86,7 +87,7 @@ class ConversationEncoder:
     def _form(
         self, messages: Sequence[Mapping[str, Any]], options: AnswerOptions | None
     ) -> AnswerFormat | None:
-        """Return the form of the model's answers where something depends on it."""
+        """Return the form of the model's answers, or None if nothing depends on it."""
         fields = ("tool_calls", "reasoning_content")
         if options or any(message.get(name) for message in messages for name in fields):
             return self._learned
@@ -120,7 +121,7 @@ class ConversationEncoder:
         return {"id": call["id"], "function": function}
 
     def mark_answer(self, text: str) -> str:
-        """Return an assistant's content with marks, but for the markers around its reasoning."""
+        """Return an assistant's content with marks, except for the markers around its reasoning."""
         has_marker = not self._parse_special and self._markers.search(text)
         match = self._reasoning.match(text) if has_marker else None
         if not match:
@@ -129,7 +130,7 @@ class ConversationEncoder:
         return begin + self._mark_text(thought) + end + self._mark_text(said)
 
     def mark(self, value: Any) -> Any:
-        """Return a content with marks instead of tokens; lists and objects are walked."""
+        """Return a content with marks in place of tokens, also inside lists and objects."""
         if isinstance(value, list):
             return [self.mark(item) for item in value]
         if isinstance(value, Mapping):
@@ -148,7 +149,7 @@ class ConversationEncoder:
         return text if self._parse_special else self._mark_borders(text)
 
     def _mark_tokens(self, text: str) -> str:
-        text = text.encode("utf-8", "replace").decode()  # no surrogates but marks
+        text = text.encode("utf-8", "replace").decode()  # only marks may be surrogates
         if self._parse_special:
             return text
         if not self._tokenizer.has_control(text) and not self._markers.search(text):
@@ -156,7 +157,7 @@ class ConversationEncoder:
         return self._tokens.sub(self._mark_of, text)
 
     def _mark_borders(self, text: str) -> str:
-        """Mark the outermost characters, blanks aside, with which a token may be formed."""
+        """Mark the first and last non-blank character if a token could form across them."""
         inner = text.strip()
         if not inner:
             return text
@@ -169,11 +170,14 @@ class ConversationEncoder:
         return begin + inner + end
 
     def encode(self, rendered: str, *, continues: bool = False) -> list[int]:
-        """Return the token ids of a rendered conversation, or of its end if it `continues`."""
+        """Return the token ids of a rendered conversation.
+
+        continues: True if `rendered` is only the end of one.
+        """
         return list(itertools.chain.from_iterable(self.pieces(rendered, continues=continues)))
 
     def pieces(self, rendered: str, *, continues: bool = False) -> Iterator[list[int]]:
-        """Yield the ids of `encode` a piece at a time, so that a caller may stop between them.
+        """Yield the ids of `encode` in pieces, so that a caller can stop between them.
 
         Most templates write the BOS token themselves; it is never added twice.
         """
@@ -192,8 +196,8 @@ class ConversationEncoder:
         yield after
 
     def _stretches(self, rendered: str) -> Iterator[tuple[str, bool]]:
-        """Yield the parts of a rendering, each with whether it has marks and no control tokens."""
-        begin = 0  # of what is not yielded yet
+        """Yield the parts of a rendering, each with True if it has marks and no control tokens."""
+        begin = 0  # the beginning of the text that is not yielded yet
         previous = ""
         for start, end, following in self._between(rendered):
             text = rendered[start:end]
@@ -209,7 +213,10 @@ class ConversationEncoder:
             yield rendered[begin:], False
 
     def _as_text(self, marked: str) -> Iterator[list[int]]:
-        """Yield the ids of a stretch with marks, in which no token holds a marked character."""
+        """Yield the ids of a stretch with marks.
+
+        No token of a marker in them contains a marked character.
+        """
         text, spans = self._unmarked(marked)
         parts = self._cut(text, spans)
         first = next(parts)
@@ -218,7 +225,7 @@ class ConversationEncoder:
             yield from self._inner(part)
 
     def _unmarked(self, marked: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of a stretch, and where in it marks stood."""
+        """Return the text of a stretch without marks, and the spans where the marks were."""
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         size = begin = 0
@@ -230,10 +237,10 @@ class ConversationEncoder:
         return "".join([*parts, marked[begin:]]), spans
 
     def _cut(self, text: str, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
-        """Yield a text in parts: every marker that overlaps a span is cut in two."""
+        """Yield a text in parts. Every marker that overlaps a span is cut in two."""
         begin = at = n = 0
         while match := self._markers.search(text, at):
-            at = match.start() + 1  # others may begin inside of this one
+            at = match.start() + 1  # another marker may begin inside this one
             while n < len(spans) and spans[n][1] < at:
                 n += 1
             if n < len(spans) and spans[n][0] < match.end():
@@ -242,7 +249,7 @@ class ConversationEncoder:
         yield text[begin:]
 
     def _inner(self, text: str) -> Iterator[list[int]]:
-        """Yield the ids of a text that others precede: without the blank that some engines add."""
+        """Yield the ids of a text that follows another, without the blank that some engines add."""
         encode = functools.partial(self._tokenizer.encode, add_special=False, parse_special=False)
         for before in "\n0" if self._adds_blank else "":
             begun, whole = encode(before), encode(before + text)
@@ -258,7 +265,7 @@ class ConversationEncoder:
         return b"".join(map(self._tokenizer.piece, ids)) == b" <"
 
     def _between(self, rendered: str) -> Iterator[tuple[int, int, str]]:
-        """Yield what lies before each control token, as a span, with the token, and the end."""
+        """Yield the span before each control token, with the token, and the last span with ""."""
         begin = 0
         for match in self._control.finditer(rendered):
             yield begin, match.start(), match[0]
@@ -266,13 +273,13 @@ class ConversationEncoder:
         yield begin, len(rendered), ""
 
     def _swallows(self, control: str, with_blank: str) -> bool:
-        """Return True if a control token takes the blank beside it away, as some are told to."""
+        """Return True if a control token removes a blank next to it, as some tokens are set to."""
         encode = functools.partial(self._tokenizer.encode, add_special=False)
         return bool(control) and encode(control) == encode(with_blank)
 
     @functools.cached_property
     def _marker_texts(self) -> list[str]:
-        """The texts of markers: tokens that engines always read and that mean something here."""
+        """The texts of markers: tokens that engines always read and that the template uses."""
         source = self._template.replace("/", "")
         texts = self._tokenizer.user_defined_texts()
         return [
@@ -287,7 +294,7 @@ class ConversationEncoder:
 
     @functools.cached_property
     def _texts(self) -> list[str]:
-        """The texts that marks stand for: tokens, and their characters."""
+        """The texts that marks can replace: tokens, and the characters in tokens."""
         return [*self._token_texts, *sorted(set("".join(self._token_texts)))]
 
     @functools.cached_property
@@ -312,7 +319,7 @@ class ConversationEncoder:
 
     @functools.cached_property
     def _reasoning(self) -> re.Pattern[str]:
-        """Finds reasoning at the beginning of an answer, the markers and the texts in groups."""
+        """A pattern for reasoning at the beginning of an answer, with its parts as groups."""
         known = self._learned.reasoning
         if not known or not {known.begin, known.end}.isdisjoint(self._tokenizer.control_texts()):
             return matcher(())
@@ -332,5 +339,5 @@ class ConversationEncoder:
 
 
 def _is_kind(key: str, value: Any) -> bool:
-    """Return True for a word that templates compare, such as the type of a tool."""
+    """Return True for a word that templates compare with, such as the type of a tool."""
     return key == "type" and isinstance(value, str) and value.isidentifier()

@@ -1,4 +1,4 @@
-"""The form of a model's answers, as its template tells it: how they reason and call tools."""
+"""The form of a model's answers, learned from its template: how they reason and call tools."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .reasoning import learn_reasoning
 class AnswerFormat:
     """The form of a model's answers, learned from its chat template.
 
-    tools: how it writes calls, None if it knows none, and then `why_no_tools` says why. reasoning:
-    how it sets reasoning apart, None if it does not.
+    tools: the form of tool calls, or None if the model has none; then `why_no_tools` says why.
+    reasoning: the markers of reasoning, or None if there is none.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class AnswerFormat:
 
     @staticmethod
     def of(template: str | None, special: Mapping[str, str]) -> AnswerFormat:
-        """Return the form of a model's answers; None is a model without a template."""
+        """Return the form of a model's answers. template: None for a model without one."""
         if not template:
             return AnswerFormat(None, None, "it has no chat template")
         return _learned(template, tuple(sorted(special.items())))
 
     @functools.cached_property
     def texts(self) -> str:
-        """All markers in one text, to see what stands in them."""
+        """All markers in one text, in which control tokens can be searched."""
         known = [each for each in (self.reasoning, self.tools) if each]
         return "\n".join(text for each in known for text in each.texts())
 
@@ -59,7 +59,7 @@ class AnswerFormat:
                 "model that was trained with them"
             )
         for tool in options.callable_tools if self.tools else ():
-            if self.tools and tool.strict:  # others lose what cannot be followed
+            if self.tools and tool.strict:  # other tools are relaxed
                 self.tools.arguments.check(tool)
 
     def grammar(
@@ -69,11 +69,11 @@ class AnswerFormat:
         form: str | None = None,
         control: Mapping[str, int | None] | None = None,
     ) -> str | None:
-        """Return the grammar of an answer in llguidance's form of Lark; None if it is free.
+        """Return the grammar of an answer in llguidance's variant of Lark, or None for any answer.
 
-        rendered: the prompt's text, which says whether reasoning is open. form: the rule that the
-        answer follows after its reasoning. control: ids of control tokens by their texts,
-        None for one that ends answers.
+        rendered: the prompt's text, which shows whether reasoning is open. form: the rule that the
+        answer must follow after its reasoning. control: the ids of control tokens by their texts,
+        with None for a token that ends answers.
         """
         thought = self._thought(options, rendered)
         limits = options.reasoning_budget is not None and thought != "none"
@@ -84,8 +84,9 @@ class AnswerFormat:
         )
 
     def beginnings(self, options: AnswerOptions, rendered: str) -> list[str]:
-        """Return the markers with which a form must not begin: nobody could tell whether reasoning
-        or a call begins, or the form.
+        """Return the markers with which content in the requested form must not begin.
+
+        With such a beginning it would be unclear whether reasoning, a call or the content begins.
         """
         if options.must_call:
             return []
@@ -94,7 +95,10 @@ class AnswerFormat:
         return [*begins, self.tools.trigger] if self.tools and options.callable_tools else begins
 
     def reader(self, options: AnswerOptions, rendered: str, *, has_form: bool = False) -> Reader:
-        """Return what reads an answer to the prompt `rendered`; has_form: as the grammar has it."""
+        """Return a reader for an answer to the prompt `rendered`.
+
+        has_form: True if the request asks for a form.
+        """
         tools = options.callable_tools if self.tools else ()
         thought = self.beginning(rendered)
         return Reader(
@@ -106,7 +110,7 @@ class AnswerFormat:
         )
 
     def variables(self, options: AnswerOptions) -> dict[str, Any]:
-        """Return what the template is told: its variables, tools and whether to reason."""
+        """Return the template's variables, with tools and the value that turns reasoning off."""
         variables = dict(options.template_kwargs)
         switch = self.reasoning.switch if self.reasoning else None
         if options.reasoning_budget == 0 and switch and switch[0] not in variables:
@@ -116,7 +120,7 @@ class AnswerFormat:
         return variables
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return messages as the template reads them: calls and reasoning in the form it wants."""
+        """Return messages with calls and reasoning in the form that the template expects."""
         return [self._message(message) for message in messages]
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +149,7 @@ class AnswerFormat:
         return thought
 
     def beginning(self, rendered: str) -> Thought:
-        """Return how an answer begins after a prompt."""
+        """Return the state of reasoning at the beginning of an answer to this prompt."""
         markers = self.reasoning
         prompt = rendered.rstrip()
         if not markers or prompt.endswith(markers.end):
@@ -154,7 +158,7 @@ class AnswerFormat:
 
 
 def _object_of(text: str) -> Any:
-    """Return arguments as an object; a call that was cut stays text."""
+    """Return arguments as an object. The arguments of a call that was cut stay text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Forms beside reasoning and calls: which of them an answer follows, its beginning must tell."""
+"""Tells requested forms apart from reasoning and calls by the beginning of an answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def told_apart(
     may_begin_with: Callable[[str], bool],
     compiled: Callable[[str, str], tuple[Any, str]],
 ) -> str:
-    """Return a form that does not begin with one of some markers.
+    """Return a form that does not begin with any of these markers.
 
-    source: the form as llguidance takes it. may_begin_with: says whether it begins with a text.
-    compiled: returns a compiled source of a kind, and what is wrong with it. Raises ConfigError
-    where a marker cannot be taken out of the form, or nothing is left.
+    source: the form as llguidance takes it. may_begin_with: returns True if the form can begin with
+    a text. compiled: compiles a source of a kind, and returns the result and an error text. Raises
+    ConfigError if a marker cannot be excluded from the form, or nothing is left of it.
     """
     possible = [marker for marker in markers if _may_begin(marker, may_begin_with)]
     if not possible:
@@ -37,14 +37,14 @@ def told_apart(
 
 
 def _beginning_otherwise(regex: str, markers: Sequence[str]) -> str:
-    """Return the form of a regular expression without what begins with a marker."""
+    """Return the form of a regular expression without the texts that begin with a marker."""
     pattern = json.loads(regex)["grammars"][0]["lark_grammar"].removeprefix("start: ").strip()
     others = (f" & /{not_beginning_with(marker, BLANKS)}/" for marker in markers)
     return f"start: FORM\nFORM: {pattern}{''.join(others)}\n"
 
 
 def _may_begin(marker: str, may_begin_with: Callable[[str], bool]) -> bool:
-    """Return True if a form may begin with a marker, or with blanks before it."""
+    """Return True if a form can begin with a marker, or with blanks and a marker."""
     return any(may_begin_with(blanks + marker) for blanks in _blanks("", may_begin_with))
 
 
@@ -56,10 +56,10 @@ def _blanks(before: str, may_begin_with: Callable[[str], bool]) -> Iterator[str]
 
 
 def not_beginning_with(text: str, blanks: str = "") -> str:
-    """Return an expression of texts that do not begin with one, or with blanks and it.
+    """Return an expression for texts that do not begin with `text`, or with blanks and `text`.
 
-    It says what they begin with instead: llguidance intersects that with counted repetitions at
-    no cost, and gives up on the complement of what they must not be.
+    It describes the beginnings that are allowed. llguidance intersects such an expression with
+    counted repetitions at no cost, but gives up on the complement of the forbidden beginnings.
     """
     begun = [text[:n] for n in range(len(text))]
     other = (f"{escaped(text[:n])}[^{escaped(char)}]" for n, char in enumerate(text[1:], 1))
@@ -70,9 +70,10 @@ def not_beginning_with(text: str, blanks: str = "") -> str:
 
 
 def whole(lark: str, form: str | None) -> str:
-    """Return a grammar together with that of the form to which it refers as @form.
+    """Return a grammar joined with the grammar of a form, to which it refers as @form.
 
-    form: in Lark's form, or llguidance's own.
+    form: a grammar in Lark's form or in llguidance's own. If it is None, `lark` is returned
+    unchanged.
     """
     if form is None:
         return lark

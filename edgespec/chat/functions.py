@@ -1,4 +1,4 @@
-"""Tools as a program offers them, and the functions that some of them are."""
+"""Tools that a program offers to a model; some of them are Python functions that can be run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from .tools import Tool, tool_of
 
 
 class Functions:
-    """Tools in an order, some of them functions that can be run.
+    """A list of tools, with the Python functions of those tools that can be run.
 
-    tools: functions with type hints, objects of `Tool`, or mappings as OpenAI's API has them.
-    before: whose tools keep their functions. Raises ConfigError for anything else.
+    tools: functions with type hints, `Tool` objects, or mappings in the form of OpenAI's API.
+    before: an earlier `Functions`; a `Tool` that is also in it keeps its function. Raises
+    ConfigError for any other tool.
     """
 
     def __init__(self, tools: Iterable[Any], before: Functions | None = None) -> None:
@@ -44,10 +45,10 @@ class Functions:
         return tool
 
     def arguments(self, call: ToolCall) -> dict[str, Any]:
-        """Return the arguments of a call as the types of its function.
+        """Return the arguments of a call, converted to the types that its function names.
 
-        Raises ConfigError where there is no such function or the arguments do not fit it, with what
-        the model should be told.
+        Raises ConfigError if there is no such function or the arguments do not fit it. The message
+        is what the model should be told.
         """
         function = self._functions.get(call.name)
         if function is None:
@@ -59,9 +60,10 @@ class Functions:
             raise ConfigError(f"the arguments of {call.name} do not fit: {error}") from None
 
     def run(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
-        """Run the function of a call and return its result as text, or what went wrong.
+        """Run the function of a call and return its result as text, or the text of an error.
 
-        allow: asked before anything is run, and only about calls that can be run.
+        allow: called before a function is run, and only about calls that can be run; if it returns
+        False, the function is not run.
         """
         try:
             arguments = self.arguments(call)
@@ -71,12 +73,12 @@ class Functions:
             return f"{call.name} was not run: it was not allowed"
         try:
             return result_text(self._functions[call.name](**arguments))
-        except Exception as error:  # the model may know better
+        except Exception as error:  # the model reads the error and may correct its call
             return f"{call.name} failed: {type(error).__name__}: {error}"
 
 
 def _fitted(function: Callable[..., Any], given: Any) -> dict[str, Any]:
-    """Return arguments as the types that a function's hints name. Raises ValidationError."""
+    """Return arguments converted to the types in a function's hints. Raises ValidationError."""
     hints = typing.get_type_hints(function, include_extras=True)
     fields = [
         (name, hints[name]) if p.default is p.empty else (name, hints[name], None)
@@ -88,12 +90,12 @@ def _fitted(function: Callable[..., Any], given: Any) -> dict[str, Any]:
 
 
 def _of_pydantic(kind: Any, value: Any) -> Any:
-    """Return a value of a type that msgspec does not know: a model of pydantic's."""
-    return kind.model_validate(value)  # its errors are ValueErrors
+    """Return a value converted to a type that msgspec does not know: a pydantic model."""
+    return kind.model_validate(value)  # pydantic's errors are ValueErrors
 
 
 def _tool_of_mapping(given: Mapping[str, Any]) -> Tool:
-    """Return a tool of {"type": "function", "function": {…}}, or of the inner mapping alone."""
+    """Return the tool in {"type": "function", "function": {…}}, or in the inner mapping alone."""
     inner = given.get("function", given)
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
         raise ConfigError(

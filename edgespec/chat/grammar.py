@@ -1,8 +1,8 @@
-"""The grammar of a whole answer, in llguidance's form of Lark: reasoning, text, calls of tools.
+"""The grammar of a whole answer in llguidance's variant of Lark: reasoning, text and tool calls.
 
-Texts that end at a marker are lazy: the marker is found wherever it begins, in the middle of a
-draft too. A marker that is a control token is named by its id, any other is text. What an answer
-may begin with is told apart in the first text, which must not begin with such a marker.
+Texts that end at a marker are lazy: the marker is found wherever it begins, also in the middle of a
+draft. A marker that is a control token is named by its id; any other marker is text. The first text
+of an answer must not begin with a marker, so that reasoning, calls and text can be told apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .texts import MOST_BLANKS, escaped
 from .tools import Tool
 
 Thought = Literal["open", "optional", "none", "forbidden"]
-"""How an answer begins: inside of reasoning, perhaps with it, without; or it must not reason."""
+"""The reasoning at the beginning of an answer: it is open, optional, not there, or forbidden."""
 
 _BLANKS = rf"[ \t\n]{{0,{MOST_BLANKS}}}"
 
@@ -29,7 +29,7 @@ _BLANKS = rf"[ \t\n]{{0,{MOST_BLANKS}}}"
 class AnswerGrammar:
     """Writes the grammar of one request.
 
-    control: the ids of control tokens by their texts, None for one that ends answers.
+    control: the ids of control tokens by their texts, with None for a token that ends answers.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AnswerGrammar:
         self._rules: dict[str, str] = {}
 
     def write(self, options: AnswerOptions, thought: Thought, form: str | None) -> str:
-        """Return the grammar of an answer, with `form` instead of free text where there is one."""
+        """Return the grammar of an answer. form: a rule for its content, or None for free text."""
         starts = []
         if thought in ("open", "optional"):
             rest = self._rest(options, form, "rest", exclude_thought=False)
@@ -56,7 +56,7 @@ class AnswerGrammar:
         return "\n".join(["%llguidance {}", f"start: {' | '.join(starts)}", *lines, ""])
 
     def rule(self, name: str, body: str) -> str:
-        """Add a rule and return its name. name: with [lazy] after it, if the rule is."""
+        """Add a rule and return its name. name: ends with [lazy] if the rule is lazy."""
         self._rules[name] = body
         return name.partition("[")[0]
 
@@ -76,7 +76,7 @@ class AnswerGrammar:
     def _rest(
         self, options: AnswerOptions, form: str | None, name: str, *, exclude_thought: bool
     ) -> str:
-        """Return the rule of what an answer says and calls."""
+        """Return the rule for the content and the calls of an answer."""
         tools = options.callable_tools if self._tools else ()
         blanks = self.rule("blanks", f"/{_BLANKS}/") if name == "rest" else ""
         if tools and options.must_call:
@@ -92,7 +92,7 @@ class AnswerGrammar:
     def _mixed(
         self, options: AnswerOptions, tools: Sequence[Tool], name: str, excluded: list[str]
     ) -> str:
-        """Return text with calls in it."""
+        """Return the grammar of text that may contain calls."""
         assert self._tools
         free = self._free(f"{name}_text", excluded)
         if self._tools.is_bare:
@@ -111,7 +111,7 @@ class AnswerGrammar:
         return several and self._tools.is_parallel
 
     def _calls(self, options: AnswerOptions, tools: Sequence[Tool]) -> str:
-        """Return calls and nothing else, from their marker on."""
+        """Return the grammar of calls without text, beginning with their marker."""
         assert self._tools
         group = f"{self.text(self._tools.trigger)} {self._group(options, tools)}"
         standing_alone = not self._tools.begin and not self._tools.is_bare
@@ -122,7 +122,7 @@ class AnswerGrammar:
     # --- calls ---------------------------------------------------------------------------------
 
     def _group(self, options: AnswerOptions, tools: Sequence[Tool]) -> str:
-        """Return one call, or several where they stand together, from after the marker on."""
+        """Return the grammar of one call, or of a group of calls, beginning after the marker."""
         markers = self._tools
         assert markers
         bodies = " | ".join(self._call(i, tool) for i, tool in enumerate(tools))
@@ -147,7 +147,7 @@ class AnswerGrammar:
         return text in self._control
 
     def _excluded(self, options: AnswerOptions, thought: bool) -> list[str]:
-        """Return expressions of what an answer must not be where it begins with free text."""
+        """Return expressions for texts that must not come at the beginning of an answer."""
         excluded = []
         if thought and self._reasoning:
             excluded.append(_beginning_with(self._reasoning.begin))
@@ -159,8 +159,10 @@ class AnswerGrammar:
         return excluded
 
     def _spelled(self, *, all_kinds: bool = False) -> list[str]:
-        """Return an expression of the marker of calls, where it is a control token: no text may
-        spell it, because whoever reads the answer sees no difference.
+        """Return expressions for texts that contain the marker of calls, if it is a control token.
+
+        Text must not spell that marker, because a reader of the answer could not tell the two
+        apart. all_kinds: exclude it also if it is not a control token.
         """
         assert self._tools
         trigger = self._tools.trigger
@@ -176,7 +178,10 @@ class AnswerGrammar:
         excluded: Sequence[str] = (),
         lengths: tuple[int, int | None] = (0, None),
     ) -> str:
-        """Return text up to a marker, and the marker. lengths: its least and most characters."""
+        """Return the grammar of text up to a marker, and the marker.
+
+        lengths: the least and most characters of the text.
+        """
         least, most = lengths
         count = "*" if lengths == (0, None) else f"{{{least},{'' if most is None else most}}}"
         if marker in self._control:
@@ -190,7 +195,7 @@ class AnswerGrammar:
     def _terminal(
         self, name: str, pattern: str, excluded: Sequence[str], also: Sequence[str] = ()
     ) -> str:
-        """Return what follows a pattern and some others, and is none of what is excluded."""
+        """Return a terminal that matches a pattern and all of `also`, but none of `excluded`."""
         if not excluded and not also:
             return f"/{pattern}/"
         others = "".join(f" & /{each}/" for each in also)
@@ -198,9 +203,9 @@ class AnswerGrammar:
         return self.rule(name.upper(), f"/{pattern}/{others}")
 
     def text(self, text: str) -> str:
-        """Return a marker as a sequence of texts, control tokens and ids.
+        """Return the grammar of a marker: a sequence of texts, control tokens and placeholders.
 
-        It ends before a token that ends the answer.
+        It stops before a token that ends the answer.
         """
         holes = (*sorted(self._control, key=len, reverse=True), ID, INDEX)
         parts = re.split(f"({'|'.join(map(re.escape, holes))})", text)

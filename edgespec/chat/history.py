@@ -1,4 +1,4 @@
-"""Histories of conversations are made regular before a template sees them."""
+"""Brings the messages of a conversation into the form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from .messages import Message
 
-_BETWEEN = "\n\n"  # separates messages of one role
+_BETWEEN = "\n\n"  # separates joined messages of one role
 
 
 def regular(messages: Iterable[Message]) -> list[Message]:
-    """Return messages as chat templates read them: what a developer says is said by the system, and
-    the result of a call has the name of its tool, which some templates write.
+    """Return messages in the form that chat templates expect.
+
+    Developer messages become system messages. The result of a call gets the name of its tool, which
+    some templates write.
     """
     called: dict[str, str] = {}
     history = []
@@ -30,12 +32,12 @@ def regular(messages: Iterable[Message]) -> list[Message]:
 
 
 class Transcript:
-    """The messages of a conversation that is told piece by piece.
+    """Builds the messages of a conversation piece by piece.
 
-    What one role says in several messages becomes one, because many templates refuse two messages
-    of one role in a row. What the system says joins the message before all others wherever it is
-    said, because many templates refuse it later: Claude Code sends it in the middle of
-    conversations (anthropics/claude-code#77698).
+    Consecutive messages of one role are joined into one, because many templates refuse two messages
+    of one role in a row. All system texts are joined into one message at the beginning, because
+    many templates refuse them later: Claude Code sends them in the middle of conversations
+    (anthropics/claude-code#77698).
     """
 
     def __init__(self) -> None:
@@ -44,29 +46,29 @@ class Transcript:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages so far, regular."""
+        """The messages so far, in the form that chat templates expect."""
         system = [{"role": "system", "content": joined(self._system)}] if self._system else []
         return regular([*system, *self._talk])
 
     def say(self, role: str, text: str) -> None:
-        """Add a message of the system, a user or the assistant."""
+        """Add text of the system, a user or the assistant."""
         if role == "system":
             self._system.append(text)
         else:
             self._add(role, "content", text)
 
     def think(self, text: str) -> None:
-        """Add reasoning of the assistant, if there is any."""
+        """Add reasoning of the assistant. An empty text adds nothing."""
         if text:
             self._add("assistant", "reasoning_content", text)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        """Add a call of a tool; arguments: JSON text."""
+        """Add a tool call of the assistant. arguments: JSON text."""
         calls = self._last("assistant").setdefault("tool_calls", [])
         calls.append(call_of(call_id, name, arguments))
 
     def result(self, call_id: str, text: str) -> None:
-        """Add what a tool returned."""
+        """Add the result of a tool call."""
         self._talk.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def _add(self, role: str, field: str, text: str) -> None:
@@ -74,18 +76,18 @@ class Transcript:
         message[field] = joined([message.get(field, ""), text])
 
     def _last(self, role: str) -> dict[str, Any]:
-        """Return the last message, which is begun if it is another role's."""
+        """Return the last message if it has this role, else begin a new message and return it."""
         if not self._talk or self._talk[-1]["role"] != role:
             self._talk.append({"role": role, "content": ""})
         return self._talk[-1]
 
 
 def call_of(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """Return a call as a message has it."""
+    """Return a tool call as it appears in a message. arguments: JSON text, or "" for none."""
     function = {"name": name, "arguments": arguments or "{}"}
     return {"id": call_id, "type": "function", "function": function}
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Return texts that are complete by themselves as one, an empty line apart."""
+    """Return the texts as one, with an empty line between them. Empty texts are left out."""
     return _BETWEEN.join(text for text in texts if text)

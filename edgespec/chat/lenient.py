@@ -1,4 +1,4 @@
-"""Tools that are not strict, without the arguments that cannot be followed."""
+"""Relaxes the schemas of tools that are not strict, where they cannot be followed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .tools import Tool
 
 logger = logging.getLogger("edgespec.tools")
 
-_KEPT = 256  # tools of which is known what can be followed
+_KEPT = 256  # tools whose relaxed schemas are remembered
 
 
 class LenientTools:
-    """Lets arguments of tools be anything whose schemas cannot be followed, where a tool is not
-    strict.
+    """Relaxes those schemas of arguments that cannot be followed, in tools that are not strict.
 
-    llguidance ignores keywords that it does not know, but refuses those that it cannot follow, such
-    as a pattern with look-ahead, and values that make no sense, such as null.
+    Such an argument may then have any value. llguidance ignores keywords that it does not know, but
+    refuses those that it cannot follow, such as a pattern with look-ahead, and values that make no
+    sense, such as null.
 
-    is_wrong: says whether a schema, given as text, cannot be followed.
+    is_wrong: returns True if a schema, given as text, cannot be followed.
     """
 
     def __init__(self, is_wrong: Callable[[str], bool]) -> None:
@@ -37,7 +37,7 @@ class LenientTools:
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
     def of(self, options: AnswerOptions, form: CallForm, owner: str = "") -> AnswerOptions:
-        """Return options whose tools can be followed, but for strict ones."""
+        """Return options in which all tools can be followed; strict tools are not changed."""
         tools = tuple(self._tool(tool, form.arguments, owner) for tool in options.tools)
         return dataclasses.replace(options, tools=tools)
 
@@ -51,10 +51,10 @@ class LenientTools:
     def _without(
         self, owner: str, name: str, whole: str, written: Arguments
     ) -> dict[str, Any] | None:
-        """Return a schema of arguments that can be followed, None for the whole one.
+        """Return a schema of arguments that can be followed, or None if the original one can be.
 
-        Each definition and each argument is tried by itself; definitions without the others.
-        written: how arguments are written.
+        Each definition and each argument is tried separately. A definition is tried with {} in
+        place of all definitions that it refers to. written: how the arguments are written.
         """
         schema = json.loads(whole)
         guidance = {"x-guidance": schema.pop("x-guidance")}
@@ -89,13 +89,13 @@ class LenientTools:
 
 
 def _parts(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the schemas under a keyword by their names, none if it holds anything else."""
+    """Return the schemas under a keyword by their names, or none if its value is not an object."""
     parts = schema.get(key)
     return dict(parts) if isinstance(parts, Mapping) else {}
 
 
 def _is_written(part: Any, definitions: Mapping[str, Any], written: Arguments) -> bool:
-    """Return True for an argument that can be written alone."""
+    """Return True if an argument can be written when it is the only one."""
     try:
         written.check(Tool("a", "", {**definitions, "properties": {"a": part}}, strict=False))
     except ConfigError:

@@ -1,4 +1,4 @@
-"""The texts with which a model sets its reasoning apart, and what stands for ids in markers."""
+"""The texts that a model writes around its reasoning, and placeholders in the markers of calls."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 ID = "\0"
-"""In a marker: where the id of a call stands."""
-ID_LENGTH = 9  # letters and digits, as Mistral's templates insist on
+"""The placeholder in a marker for the id of a call."""
+ID_LENGTH = 9  # letters and digits; Mistral's templates demand this length
 INDEX = "\1"
-"""In a marker: where a number stands that counts calls."""
-INDEX_LENGTH = 4  # digits of it
+"""The placeholder in a marker for a number that counts calls."""
+INDEX_LENGTH = 4  # digits of that number
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """The texts with which a model sets its reasoning apart.
+    """The texts that a model writes around its reasoning.
 
-    begin, end: the texts around it; begin may stand in the generation prompt. key: the field of a
-    message in which the template reads it, "" if it reads none. is_opened: the generation prompt
-    opens it if nothing else is said. is_kept: reasoning of earlier turns stays in the prompt.
-    switch: a variable of the template with the value that turns reasoning off, None if none does.
+    begin, end: the text before and the text after reasoning; `begin` may already be in the
+    generation prompt. key: the field of a message from which the template reads reasoning, "" if it
+    reads none. is_opened: True if the generation prompt opens reasoning by default. is_kept: True
+    if reasoning of earlier turns stays in the prompt. switch: a template variable and the value of
+    it that turns reasoning off, or None if there is none.
     """
 
     begin: str

@@ -1,4 +1,4 @@
-"""Messages of conversations, in OpenAI's form: answers, the calls in them, and their results."""
+"""Messages of a conversation in OpenAI's form: answers, tool calls, and results of calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_RESULT = "no result"
 
 
 def answer(text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Message:
-    """Return an answer as a message."""
+    """Return an assistant message with this text, reasoning and these tool calls."""
     message: Message = {"role": "assistant", "content": text}
     if reasoning:
         message["reasoning_content"] = reasoning
@@ -39,21 +39,22 @@ def answer(text: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Me
 
 
 def begin_of_turns(messages: Sequence[Message]) -> list[int]:
-    """Return where turns begin: a turn is what a user said, and all that follows from it."""
+    """Return the indices at which turns begin. A turn is a user message and all that follows it."""
     return [i for i, message in enumerate(messages) if message["role"] == "user"]
 
 
 def open_calls(messages: Sequence[Message]) -> dict[str, str]:
-    """Return the calls of the last answer that have no result yet, as id: name."""
+    """Return the calls of the last message, which have no results yet, as {id: name}."""
     calls = messages[-1].get("tool_calls", ()) if messages else ()
     return {call["id"]: call["function"]["name"] for call in calls}
 
 
 def results(calls: Mapping[str, str], values: Any) -> list[Message]:
-    """Return the results of calls as messages. calls: id: name.
+    """Return the results of tool calls as messages.
 
-    values: a value for each call, in their order, or a mapping from ids. Raises ConfigError if
-    they are not for these calls.
+    calls: the names of the called tools, by call id. values: one value for each call, in their
+    order, or a mapping from call ids to values. Raises ConfigError if they do not match these
+    calls.
     """
     if not calls:
         raise ConfigError("the last answer made no calls, so there are no results to send")
@@ -79,10 +80,10 @@ def results(calls: Mapping[str, str], values: Any) -> list[Message]:
 
 
 def result_text(value: Any) -> str:
-    """Return a result as the model reads it: text as it is, else JSON, else what `str` says."""
+    """Return a result as the model reads it: text unchanged, other values as JSON, or as `str`."""
     if isinstance(value, str):
         return value
-    if hasattr(value, "model_dump_json"):  # pydantic's, which is not imported for it
+    if hasattr(value, "model_dump_json"):  # a pydantic model, without importing pydantic
         return str(value.model_dump_json())
     try:
         return msgspec.json.encode(value).decode()
@@ -91,7 +92,10 @@ def result_text(value: Any) -> str:
 
 
 def checked(saved: Any) -> list[Message]:
-    """Return a saved list of messages. Raises ConfigError if it is no conversation."""
+    """Check a saved list of messages and return it.
+
+    Raises ConfigError if it is not a conversation.
+    """
     if not isinstance(saved, list):
         raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
     messages: list[Message] = []
@@ -124,7 +128,10 @@ def _has_text(message: Message) -> bool:
 
 
 def _copied(message: Message, i: int) -> Message:
-    """Return a message with the fields that it can have. Raises ConfigError for wrong calls."""
+    """Return a copy of a message with only the fields of its role.
+
+    Raises ConfigError if its calls are malformed.
+    """
     if message["role"] == "user":
         return {"role": "user", "content": message["content"]}
     if message["role"] == "tool":

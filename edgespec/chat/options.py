@@ -1,4 +1,4 @@
-"""The settings of a request for tools and reasoning."""
+"""The options of a request for tool calls and reasoning."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _CHOICES = ("auto", "none", "required")
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """Tools that an answer may call, and how it may reason.
+    """The tools that an answer may call, and how the model may reason.
 
-    tool_choice: "auto" lets the model decide, "none" forbids calls, "required" asks for one or
-    more, a tool's name for one of that tool. parallel_tool_calls: more than one call is allowed.
-    template_kwargs: variables for the chat template, such as enable_thinking. reasoning_budget: the
-    most tokens of reasoning; None is no limit, 0 is no reasoning.
+    tool_choice: "auto" lets the model decide, "none" forbids calls, "required" demands at least one
+    call, and the name of a tool demands one call of that tool. parallel_tool_calls: True allows
+    more than one call. template_kwargs: variables for the chat template, such as enable_thinking.
+    reasoning_budget: the maximum number of tokens of reasoning; None means no limit, 0 means no
+    reasoning.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -61,5 +62,5 @@ class AnswerOptions:
 
     @property
     def must_call(self) -> bool:
-        """True if the answer has to call a tool."""
+        """True if the answer must call a tool."""
         return self.tool_choice not in ("auto", "none")

@@ -1,4 +1,4 @@
-"""Conversations with known contents, by which templates are asked for what they write."""
+"""Test conversations with known contents, which show what a template writes around them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ TOOLS = [
 
 
 def call_id(index: int) -> str:
-    """Return the id of a call in a probe."""
+    """Return the id of the call with this index in a test conversation."""
     return f"pr0be{index:04}"[:ID_LENGTH]
 
 
 class Probe:
-    """A template that is asked what it writes; None where it refuses.
+    """Renders test conversations with a template; the result is None if the template refuses one.
 
-    It is a program of the model's: after so many renderings, or seconds that this thread worked, it
-    is not asked again.
+    A template is a program that came with the model. After _MOST_RENDERINGS renderings, or
+    _MOST_SECONDS of this thread's CPU time, it is no longer run.
     """
 
     def __init__(self, template: str, special: Mapping[str, str]) -> None:
@@ -53,7 +53,7 @@ class Probe:
     def text(
         self, *answers: Mapping[str, Any], generation: bool = False, **variables: Any
     ) -> str | None:
-        """Return the rendering of a question and answers, each but the last with a question."""
+        """Return the rendering of a question and answers, with a question between two answers."""
         messages: list[Mapping[str, Any]] = [_ASKED]
         for answer in answers:
             messages += [answer, _ASKED]
@@ -79,10 +79,10 @@ class Probe:
             return None
 
     def answered(self, answer: Mapping[str, Any], **variables: Any) -> str | None:
-        """Return what stands after the generation prompt for an answer.
+        """Return the text that a template writes after the generation prompt for an answer.
 
-        Where an answer does not continue the prompt (which may open reasoning), it is what follows
-        the common beginning, but never less than a whole marker.
+        If the rendered answer does not continue the prompt (which may open reasoning), the text
+        begins where the two differ, moved back so that it does not begin inside a marker or word.
         """
         prompt = self.text(generation=True, **variables)
         whole = self.text(answer, **variables)
@@ -93,13 +93,13 @@ class Probe:
 
 
 def answer_of(content: str | None, calls: Sequence[Any] = (), **fields: Any) -> dict[str, Any]:
-    """Return an assistant's message with calls of these functions."""
+    """Return an assistant message with this content and these calls."""
     message: dict[str, Any] = {"role": "assistant", "content": content, **fields}
     return message | {"tool_calls": calls} if calls else message
 
 
 def call_of(name: str, index: int, arguments: Any) -> dict[str, Any]:
-    """Return a call in OpenAI's form."""
+    """Return a tool call in OpenAI's form."""
     function = {"name": name, "arguments": arguments}
     return {"id": call_id(index), "type": "function", "function": function}
 
@@ -116,12 +116,12 @@ def common_end(first: str, second: str) -> int:
 
 
 def boundary(text: str) -> int:
-    """Return where the last whole marker, line or word of a text ends."""
+    """Return the index after the last whole marker, line or word of a text."""
     return max(text.rfind(end) + 1 for end in (">", "]", "\n", " "))
 
 
 def ends_whole(text: str) -> str:
-    """Return a text without the beginning of a marker at its end."""
+    """Return a text without an unfinished marker at its end."""
     at = text.rfind("<")
     return text[:at] if at > text.rfind(">") else text
 
@@ -133,7 +133,7 @@ def starts_whole(text: str) -> str:
 
 
 def without_reasoning(text: str, reasoning: ReasoningMarkers | None) -> str:
-    """Return an answer without the empty reasoning that templates put before it."""
+    """Return an answer without the empty reasoning that some templates write before it."""
     if reasoning:
         for marker in (reasoning.begin, reasoning.end):
             begun = text.lstrip()
@@ -142,7 +142,7 @@ def without_reasoning(text: str, reasoning: ReasoningMarkers | None) -> str:
 
 
 def wrapping(probe: Probe, reasoning: ReasoningMarkers | None) -> str:
-    """Return what a template writes between the generation prompt and the text of an answer."""
+    """Return the text that a template writes between the generation prompt and an answer's text."""
     answered = probe.answered(answer_of(ANSWER)) or ANSWER
     before, found, _ = answered.partition(ANSWER)
     return without_reasoning(before, reasoning).strip() if found else ""

@@ -1,7 +1,7 @@
-"""Reading an answer while it is generated: its reasoning, what it says, which tools it calls.
+"""Reads an answer while it is generated: its reasoning, its content, and the tools that it calls.
 
-The same answer gives the same parts, however its text was cut into pieces: what may be the
-beginning of a marker is held back until it is certain.
+The parts of an answer do not depend on how its text was cut into pieces: text that may be the
+beginning of a marker is held back until that is certain.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from .tools import Tool
 
 
 class Reader:
-    """Takes the text of one answer in pieces and gives its parts.
+    """Takes the text of one answer in pieces and returns its parts.
 
-    A call that the end of the answer cut is no call: it is not in `calls`, though parts of it may
-    have been given, and it is no content either. Blanks beside markers belong to them.
+    A call that was cut by the end of the answer does not count: it is not in `calls`, though parts
+    of it may have been returned, and it is not content either. Blanks next to markers belong to the
+    markers.
 
-    form: of calls. tools: those that may be called. is_open: the prompt has opened the reasoning.
-    has_form: the request has a form, so an answer that does not begin with a call holds none: a
-    form can spell the markers of calls, a text in JSON for example.
+    form: the form of calls. tools: the tools that may be called. is_open: True if the prompt has
+    opened the reasoning. has_form: True if the request asks for a form. Then an answer that does
+    not begin with a call has no calls, because its content may spell the markers of calls, in JSON
+    text for example.
     """
 
     def __init__(
@@ -48,15 +50,15 @@ class Reader:
         self._has_form = has_form
         self._held = ""
         self._parts: list[Part] = []
-        self._strips = is_open  # blanks at the beginning are left out
-        self._blanks = ""  # before what may be a call
+        self._strips = is_open  # leave out blanks at the beginning of a text
+        self._blanks = ""  # blanks before a possible call
         self._n_begun = 0
-        self._call: ToolCall | None = None  # whose arguments are being read
+        self._call: ToolCall | None = None  # the call whose arguments are being read
         self._arguments: ArgumentsReader = JsonReader()
         self._step = self._in_reasoning if is_open else self._at_begin
 
     def feed(self, text: str) -> list[Part]:
-        """Take more of the answer and return the parts that are certain now."""
+        """Take more text of the answer and return the parts that are certain now."""
         self._held += text
         while self._held and self._step():
             pass
@@ -64,7 +66,7 @@ class Reader:
         return parts
 
     def end(self) -> list[Part]:
-        """Return what was held back; called once, when the answer has ended."""
+        """Return the parts that were held back. It is called once, when the answer has ended."""
         if self._step in (self._at_begin, self._in_content):
             self._say(self._held)
         elif self._step == self._in_reasoning:
@@ -73,7 +75,7 @@ class Reader:
         parts, self._parts = self._parts, []
         return parts
 
-    # --- steps: each takes what is certain from what is held; False if more text is needed -----
+    # --- steps: each takes the text that is certain; it returns False if more text is needed ----
 
     def _at_begin(self) -> bool:
         text = self._held.lstrip(BLANKS)
@@ -96,7 +98,10 @@ class Reader:
         return True
 
     def _first_trigger(self) -> str:
-        """Return the marker of calls if they are only found at the beginning of an answer."""
+        """Return the marker of calls if they are recognised only at the beginning of an answer.
+
+        Otherwise return "".
+        """
         form = self._form
         return form.trigger if form and (form.is_bare or self._has_form) else ""
 
@@ -123,7 +128,7 @@ class Reader:
         return triggered
 
     def _at_call(self) -> bool:
-        """Read the beginning of the first of some calls; what is none is text."""
+        """Read the beginning of the first call. If it is not a call, it is content."""
         assert self._form
         n = matched(self._form.prefix, self._held)
         if n is None:
@@ -158,7 +163,7 @@ class Reader:
         return True
 
     def _after_call(self) -> bool:
-        """Read what stands between calls that stand together, or after them."""
+        """Read the text between two calls of a group, or the text after the last one."""
         assert self._form
         n = matched(self._form.between + self._form.opening, self._held)
         if n is not None and n >= 0:
@@ -182,7 +187,10 @@ class Reader:
     # --- parts ---------------------------------------------------------------------------------
 
     def _begin_call(self, text: str) -> bool | None:
-        """Begin the call whose name `text` begins with; None if more is needed, False if none."""
+        """Begin a call if `text` begins with the name of a tool, and return True.
+
+        Returns None if more text is needed, and False if no call begins here.
+        """
         assert self._form
         needed = False
         follows = self._form.arguments.begins(self._form.closing)
@@ -225,9 +233,10 @@ class Reader:
         return text
 
     def _take_until(self, marker: str) -> tuple[str, bool]:
-        """Take the text before a marker, and the marker; blanks before it are left out.
+        """Take the text before a marker, and the marker; return the text without blanks at its end.
 
-        Without a marker take what cannot belong to one.
+        If the marker is not there, take the text that cannot belong to it. The second value is True
+        if the marker was found.
         """
         text, rest, ended = until(marker, self._held)
         kept = text.rstrip(BLANKS)

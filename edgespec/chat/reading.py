@@ -1,4 +1,4 @@
-"""One answer as a chat reads it: its text, and what of that is content, reasoning and calls."""
+"""One answer of a chat: its whole text, divided into content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """The answer of a model, event by event.
+    """Reads the answer of a model, event by event.
 
-    reader: finds reasoning and calls; without one everything is content. begun: the text of an
-    answer that goes on, None for a new one. said: the whole text since then. ids: its tokens.
-    is_whole: whether the model itself ended it.
+    reader: finds reasoning and calls; without a reader all text is content. begun: the text of an
+    answer that is continued, or None for a new answer. said: all text that was generated since
+    then. ids: the token ids of `said`. is_whole: True if the model itself ended the answer.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Reading:
         self.has_ended = self.is_whole = False
 
     def take(self, event: Event) -> Event:
-        """Return an event of the engine as the chat shows it."""
+        """Return an event of the engine in the form in which the chat shows it."""
         if event.type not in ("token", "done"):
             return event
         self.said += event.text
@@ -53,7 +53,7 @@ class Reading:
         return shown._replace(completion=self._completed(whole, self._reader)) if whole else shown
 
     def so_far(self) -> messages.Message:
-        """Return what has been read as a message, without calls; the answer goes on."""
+        """Return the text read so far as a message without calls. The answer may continue."""
         if self._reader is None:
             return self.message()
         return messages.answer(self._reader.content, self._reader.reasoning)

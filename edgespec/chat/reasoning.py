@@ -1,4 +1,4 @@
-"""Learning from a template how a model sets its reasoning apart."""
+"""Learns from a template how a model separates its reasoning from its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPENS = re.compile(r"[<\[][^<>\[\]/\s]*think[^<>\[\]/\s]*[>\]]", re.IGNORECASE)
 
 
 def learn_reasoning(source: str, probe: Probe) -> ReasoningMarkers | None:
-    """Return the markers of reasoning, None for a template that knows none."""
+    """Return the markers of reasoning, or None for a template without reasoning."""
     prompt = probe.text(generation=True)
     if prompt is None:
         return None
@@ -34,7 +34,7 @@ def learn_reasoning(source: str, probe: Probe) -> ReasoningMarkers | None:
 
 
 def _around_thought(probe: Probe) -> tuple[str, str, str] | None:
-    """Return the field that is read, and the markers around what stands in it."""
+    """Return the field from which the template reads reasoning, and the markers around its text."""
     for key in _KEYS:
         text = probe.text(answer_of(ANSWER, **{key: THOUGHT}))
         if text is None or THOUGHT not in text:
@@ -50,7 +50,7 @@ def _around_thought(probe: Probe) -> tuple[str, str, str] | None:
 
 
 def _in_prompt(source: str, prompt: str) -> tuple[str, str]:
-    """Return the markers of a template that only opens reasoning, or takes it out of answers."""
+    """Return the markers of a template that only opens reasoning, or removes it from answers."""
     opened = [tag for tag in _OPENS.findall(prompt) if prompt.rstrip().endswith(tag)]
     for begin in dict.fromkeys((*opened, "<think>", *_OPENS.findall(source))):
         end = f"{begin[0]}/{begin[1:]}"
@@ -66,7 +66,7 @@ def _is_kept(probe: Probe, key: str) -> bool:
 
 
 def _switch(source: str, probe: Probe) -> tuple[str, Any] | None:
-    """Return a variable that changes the prompt, with the value that turns reasoning off."""
+    """Return a variable that changes the prompt, and the value of it that turns reasoning off."""
     names = [name for name in templates.variables_of(source) if _SWITCH.search(name)]
     for name in names[:_MOST_SWITCHES]:
         off, on = (probe.text(generation=True, **{name: value}) for value in (False, True))

@@ -1,4 +1,4 @@
-"""The form of a question between those who ask and the model."""
+"""The request for an answer that every API and program passes on in the same form."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .options import AnswerOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A question, whichever API or program it comes from.
+    """A request for an answer, from any API or program.
 
-    messages: a conversation as `history.regular` returns it; or prompts: texts in which special
-    tokens count, or token ids. options: tools and reasoning.
-    prediction: text that the answer may well have. parse_special: control tokens that are written
-    in messages are read as such.
+    messages: a conversation as returned by `history.regular`. prompts: the alternative to messages,
+    texts in which special tokens are read, or token ids. options: the options for tools and
+    reasoning. prediction: text that the answer is likely to contain. parse_special: True reads
+    control tokens that are written in messages as such.
     """
 
     messages: Sequence[Message] = ()

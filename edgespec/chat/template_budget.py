@@ -1,4 +1,4 @@
-"""The budget of one rendering: seconds, and the size of everything that it makes."""
+"""The budget of one rendering: its time, and the total size of the values that it makes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 MAX_SECONDS = 5.0
 MAX_SIZE = 1 << 26  # characters that one rendering may make; each takes up to four bytes
-_CONTAINER, _ITEM, _ENTRY = 32, 2, 16  # characters in whose place a list, an item, a pair counts
-_ESCAPED = 6  # characters that one character of a text in a list can be written as
+_CONTAINER, _ITEM, _ENTRY = 32, 2, 16  # characters charged for a list, an item, a pair
+_ESCAPED = 6  # characters that one character can become in the text of a list
 _MAX_BITS = 64  # of integers
 
 _budget: contextvars.ContextVar[Budget | None] = contextvars.ContextVar("budget", default=None)
 
 
 class TooMuch(Exception):
-    """A template takes longer, or makes more text, than it may."""
+    """Raised when a template takes longer, or makes more text, than the budget allows."""
 
 
 class Budget:
-    """The time and the size that one rendering has left."""
+    """The time and the size that are left for one rendering."""
 
     def __init__(self, seconds: float = MAX_SECONDS, size: int = MAX_SIZE) -> None:
         self._seconds, self._size = seconds, size
         self._left, self._deadline = size, time.monotonic() + seconds
 
     def spend(self, size: int) -> None:
-        """Take `size` off. Raises TooMuch."""
+        """Subtract `size` from the budget. Raises TooMuch if the size or the time is used up."""
         self._left -= size
         if self._left < 0:
             raise TooMuch(f"more than {self._size} characters were made on the way")
@@ -56,7 +56,7 @@ def spend(size: int) -> None:
 
 
 class _List(list[Any]):
-    """A list that knows its weight: no template can change it."""
+    """A list that stores its weight, which stays right because no template can change the list."""
 
     __slots__ = ("_weight",)
     _weight: int
@@ -76,7 +76,7 @@ _LISTS = (list, tuple, KeysView, ValuesView, ItemsView)
 
 
 def weight(value: Any) -> int:
-    """Return how many characters the text of a value has, at most."""
+    """Return an upper limit for the number of characters in a value's text."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, (_List, _Tuple, _Dict)):
@@ -95,9 +95,10 @@ def _weight_of(items: Iterable[Any]) -> int:
 
 
 def weighed(value: Any) -> Any:
-    """Return a value whose lists and objects know their weights. Raises TooMuch.
+    """Return a value whose lists and objects store their weights. Raises TooMuch.
 
-    Lists that hold others more than once would be texts of exponential length.
+    Lists that hold a list more than once, many levels deep, have texts of exponential length, so
+    they are refused here.
     """
     if type(value) is int and value.bit_length() > _MAX_BITS:
         raise TooMuch(f"integers have up to {_MAX_BITS} bits here")
@@ -119,7 +120,7 @@ def weighed(value: Any) -> Any:
 
 
 def charged(value: Any) -> Any:
-    """Charge a value that was made just now, and return it."""
+    """Charge for a value that was just made, and return it."""
     if isinstance(value, str):
         spend(1 + len(value))
     elif isinstance(value, Iterator):
@@ -136,11 +137,11 @@ def _charged_items(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def listed(items: Iterable[Any]) -> list[Any]:
-    """Return the items of something that need not be a list; each is charged as it comes."""
+    """Return the items of an iterable as a list; items of an iterator are charged one by one."""
     return list(items if isinstance(items, _LISTS) else _charged_items(iter(items)))
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value, charged before it is made."""
+    """Return the text of a value, which is charged before it is made."""
     spend(1 + weight(value))
     return value if isinstance(value, str) else str(value)

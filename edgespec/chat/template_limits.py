@@ -1,9 +1,9 @@
-"""The Jinja that chat templates get: a list of what they may use, each with its bound.
+"""The part of Jinja that chat templates may use, with a limit on each feature.
 
-A template is a program that came with the model, and it is rendered in this process, where nothing
-can be killed. It has the statements, operators, methods, filters, tests and functions that
-published templates use, which are listed here; nothing else exists for it. What can become larger
-than what it is made of is charged to the budget before it is made, everything else after that.
+A template is a program that came with the model. It is rendered in this process, where it cannot be
+killed. It can use only the statements, operators, methods, filters, tests and functions that are
+listed here, which are those that published templates use. An operation whose result can be larger
+than its inputs is charged to the budget before it is done, all others after that.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from markupsafe import Markup, escape
 
 from .template_budget import TooMuch, charged, listed, spend, text_of, weighed, weight
 
-_MAX_WIDTH = 100  # of what is given to indent, strip and the like
+_MAX_WIDTH = 100  # the largest argument of indent, strip and similar
 _MAX_FORM = 200  # characters of a format for strftime_now
-_ESCAPED = 5  # characters that one character is escaped as, in what is added to a safe text
-_SCOPES = ("_loop_vars", "_block_vars")  # which jinja passes along from inside loops and blocks
+_ESCAPED = 5  # characters that one becomes when a text is escaped to join a safe text
+_SCOPES = ("_loop_vars", "_block_vars")  # which jinja adds to calls inside loops and blocks
 
 NODES = {
     "Template", "Output", "TemplateData", "Name", "NSRef", "Const", "Getattr", "Getitem",
@@ -35,7 +35,7 @@ NODES = {
     "And", "Or", "Not", "Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Neg", "Pos", "Concat",
     "List", "Tuple", "Dict", "Pair",
 }  # fmt: skip
-"""The statements and operators, by their names in jinja2.nodes."""
+"""The allowed statements and operators, by their names in jinja2.nodes."""
 _AS_WRITTEN = {"Pow": "**", "Scope": "autoescape", "FromImport": "from ... import"}
 
 
@@ -49,7 +49,7 @@ def _narrow(what: str, width: int) -> None:
 
 
 def _growth(*values: Any) -> int:
-    """Return how much longer texts can become that are put together with these."""
+    """Return the factor by which escaping can lengthen a text that is joined from these values."""
     return _ESCAPED if any(isinstance(value, Markup) for value in values) else 1
 
 
@@ -109,7 +109,7 @@ def _cased(name: str) -> Callable[..., str]:
     return change
 
 
-_PIECE = 20  # characters in whose place each piece of a split text counts
+_PIECE = 20  # characters that are charged for each piece of a split text
 _FIELDS = re.compile(r"(?:[^{}]|\{\{|\}\}|\{\w*\})*")
 
 METHODS: dict[type, dict[str, Callable[..., Any]]] = {
@@ -123,12 +123,12 @@ METHODS: dict[type, dict[str, Callable[..., Any]]] = {
     },
     dict: {"get": dict.get, "items": dict.items, "keys": dict.keys, "values": dict.values},
 }  # fmt: skip
-"""The methods of each type; others have none."""
+"""The allowed methods of each type. Other types have none."""
 LOOP = {
     "index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem",
     "nextitem",
 }  # fmt: skip
-"""What `loop` has."""
+"""The allowed attributes of `loop`."""
 
 
 # --- filters -----------------------------------------------------------------------------------
@@ -196,12 +196,12 @@ def _titled(value: Any) -> str:
 
 
 def _of_text(method: str) -> Callable[..., Any]:
-    """Return the filter that does to the text of any value what a method does."""
+    """Return a filter that converts any value to text and applies a method of str to it."""
     return lambda value, *args, **named: METHODS[str][method](text_of(value), *args, **named)
 
 
 _FOR_EACH = {"map", "select", "reject", "selectattr", "rejectattr", "unique", "min", "max"}
-_AS_IN_JINJA = {  # make nothing larger than what they are given
+_AS_IN_JINJA = {  # their results are no larger than their inputs
     "default", "d", "length", "count", "items", "first", "last", "reverse", "int", "safe",
     *_FOR_EACH,
 }  # fmt: skip
@@ -215,13 +215,13 @@ FILTERS: dict[str, Callable[..., Any]] = {name: _DEFAULT[name] for name in _AS_I
     "list": listed, "join": _joined, "sort": _sort, "dictsort": _dictsort,
     "tojson": _tojson, "indent": _indent,
 }  # fmt: skip
-"""The filters."""
+"""The allowed filters."""
 
 
 def _bounded(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter whose results are charged, and every item that it goes through.
+    """Return a filter that charges its result and every item that it iterates over.
 
-    It takes a context, so jinja does not call it while a template is compiled.
+    It takes a context, so that jinja does not call it while a template is compiled.
     """
     wanted = getattr(made, "jinja_pass_arg", None)
 
@@ -230,7 +230,7 @@ def _bounded(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         if name in _FOR_EACH and isinstance(value, Iterable):
             value = charged(iter(value))
         texts = [each for each in (*args, *named.values()) if isinstance(each, str)]
-        spend(_PIECE * sum(text.count(".") for text in texts))  # attributes are split there
+        spend(_PIECE * sum(text.count(".") for text in texts))  # attributes are split at dots
         passed: dict[Any, Any] = {
             utils._PassArg.context: context,
             utils._PassArg.eval_context: context.eval_ctx,
@@ -250,14 +250,14 @@ TEST_NAMES = {
     "==", "eq", "!=", "ne", ">", "gt", "greaterthan", ">=", "ge", "<", "lt", "lessthan", "<=",
     "le", "filter", "test",
 }  # fmt: skip
-"""The tests."""
+"""The allowed tests."""
 
 
 class _Namespace(utils.Namespace):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
 
-    def __repr__(self) -> str:  # its values may hold it
+    def __repr__(self) -> str:  # its values can contain the namespace itself
         return "<Namespace>"
 
 
@@ -267,19 +267,19 @@ def _refuse(message: Any) -> NoReturn:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "namespace": _Namespace,
-    "dict": lambda *pairs, **named: dict(*pairs, **named),  # the class itself has items
+    "dict": lambda *pairs, **named: dict(*pairs, **named),  # the class has an attribute items
     "range": safe_range,
     "raise_exception": _refuse,
     "strftime_now": lambda form: datetime.now().strftime(form[:_MAX_FORM]),
 }
-"""The functions."""
+"""The allowed functions."""
 
 
 # --- the environment ---------------------------------------------------------------------------
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja with nothing but what is listed above, charged to a Budget."""
+    """A Jinja environment with only the features listed above, which are charged to a Budget."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%"})
 
@@ -288,7 +288,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", GenerationTag],
-            optimized=False,  # its time grows with the square of how deep expressions are
+            optimized=False,  # its time grows with the square of the depth of expressions
             finalize=jinja2.pass_context(lambda context, value: text_of(value)),
         )
         own = {"_made": lambda value: value, "_concat": _concat}
@@ -297,7 +297,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.globals = dict(FUNCTIONS)
 
     def bounded_template(self, source: str) -> jinja2.Template:
-        """Return a compiled template whose loops, lists and texts are charged."""
+        """Return a compiled template that charges for its loops, lists and texts."""
         tree = _Charging(self).visit(self.parse(source))
         return self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
 
@@ -309,7 +309,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return generator.undeclared_identifiers
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Return whether an attribute is listed."""
+        """Return True if templates may use this attribute."""
         if isinstance(obj, utils.Namespace):
             return not attr.startswith("_")
         if isinstance(obj, runtime.LoopContext):
@@ -317,7 +317,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return attr in _methods(obj)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Return an item, or else an attribute that is listed."""
+        """Return an item or, if there is none, an attribute that templates may use."""
         spend(1)
         return super().getitem(obj, argument)
 
@@ -329,7 +329,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         _missing(f"{type(obj).__name__.strip('_').lower()}.{attribute}")
 
     def call_binop(self, context: runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        """Apply an arithmetic operator, charged before."""
+        """Charge for the result of an arithmetic operator, then compute it."""
         if operator == "+":
             size = sum(len(each) if hasattr(each, "__len__") else 1 for each in (left, right))
             spend(size * _growth(left, right))
@@ -340,7 +340,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return weighed(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: runtime.Context, __obj: Any, *args: Any, **named: Any) -> Any:
-        """Call a method, a macro or a function."""
+        """Charge for a call of a method, a macro or a function, then make it."""
         spend(_PIECE * (1 + len(args) + len(named)))
         owner = getattr(__obj, "__self__", None)
         bounded = _methods(owner).get(getattr(__obj, "__name__", ""))
@@ -355,7 +355,7 @@ def _methods(value: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _repeated(value: Any, n: Any) -> int:
-    """Return the size of n times a value, 1 if it is not a text or a list."""
+    """Return the size of a value repeated n times, or 1 if it cannot be repeated so."""
     is_repeated = isinstance(value, (str, list, tuple)) and isinstance(n, int)
     return max(0, n) * weight(value) if is_repeated else 1
 
@@ -365,13 +365,13 @@ def _concat(parts: list[Any]) -> str:
 
 
 class _Charging(visitor.NodeTransformer):
-    """Refuses what is not listed, and puts charges into a tree."""
+    """Refuses syntax that is not listed, and inserts charges into a syntax tree."""
 
     def __init__(self, environment: BoundedEnvironment) -> None:
         self._environment = environment
 
     def visit(self, node: nodes.Node, *args: Any, **named: Any) -> Any:
-        """Return what stands in the place of a node."""
+        """Return the node that replaces a node. Raises TemplateRuntimeError if it is not listed."""
         if type(node).__name__ not in NODES:
             _missing(_AS_WRITTEN.get(type(node).__name__, type(node).__name__.lower()))
         return super().visit(node, *args, **named)
@@ -425,12 +425,12 @@ class _Charging(visitor.NodeTransformer):
 
 
 class GenerationTag(ext.Extension):
-    """`{% generation %}`, with which templates mark answers for training; its body is rendered."""
+    """The tag `{% generation %}`, which marks answers for training. Its body is rendered."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Any) -> list[nodes.Node]:
-        """Return the body."""
+        """Return the body of the tag."""
         next(parser.stream)
         body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return body

@@ -1,4 +1,4 @@
-"""Chat templates: the model's own, rendered in a sandbox and within bounds."""
+"""The model's own chat template, rendered in a sandbox with limits on time and size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CHATML = (
 
 
 TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s\"{]+\]|<[^<>\s=]+=")
-"""What most markers look like that templates write around calls and reasoning."""
+"""A pattern for most markers that templates write around calls and reasoning."""
 RESERVED = ("messages", "add_generation_prompt", "tools")
-"""Variables of templates that only edgespec sets."""
+"""Template variables that only edgespec sets."""
 _MAX_SOURCE = 1 << 17  # characters of a template
 
 
@@ -39,7 +39,7 @@ def _compiled(template: str) -> Any:
     try:
         with Budget().used():
             return BoundedEnvironment().bounded_template(template)
-    except Exception as error:  # nested too deeply, for one
+    except Exception as error:  # for example, it is nested too deeply
         raise TemplateError(
             f"the model's chat template cannot be read: {_short(error)}; use the model with raw "
             "prompts"
@@ -64,7 +64,7 @@ def keys_of(template: str) -> frozenset[str]:
     _compiled(template)  # which checks it
     tree = BoundedEnvironment().parse(template)
     texts = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-    attributes = (part for text in texts for part in text.split("."))  # as map and others take them
+    attributes = (part for text in texts for part in text.split("."))  # as in map("a.b")
     return frozenset([node.attr for node in tree.find_all(nodes.Getattr)]).union(texts, attributes)
 
 
@@ -76,12 +76,13 @@ def render(
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the conversation as text for the tokenizer.
+    """Return a conversation as text for the tokenizer.
 
-    variables: what else the template is told, tools for example.
+    special: the texts of special tokens by name. variables: further variables for the template,
+    such as tools.
 
-    Raises TemplateError, also for a template that takes longer than 5 s or makes texts of more
-    than 64 million characters.
+    Raises TemplateError, also for a template that takes longer than 5 s or makes texts of more than
+    64 million characters.
     """
     compiled = _compiled(template)
     try:
@@ -95,7 +96,7 @@ def render(
             f"the model's chat template was stopped: {_short(error)}; shorten the conversation, or "
             "use the model with raw prompts"
         ) from error
-    except Exception as error:  # a template is a program of the model's
+    except Exception as error:  # a template is a program and can raise anything
         raise TemplateError(
             f"the model's chat template refused the conversation: {_short(error)}"
         ) from error

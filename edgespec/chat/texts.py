@@ -1,22 +1,23 @@
-"""Finding markers in text that comes in pieces."""
+"""Finds markers in text that arrives in pieces."""
 
 from __future__ import annotations
 
 from ..constraints.texts import overlap
 from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH
 
-MOST_BLANKS = 4  # before reasoning, a call or a form
+MOST_BLANKS = 4  # the most blanks before reasoning, a call or a form
 
 
 def escaped(text: str) -> str:
-    """Return a regular expression for a text, in Rust's form and without slashes."""
+    """Return a regular expression that matches a text, in Rust's syntax and without slashes."""
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 
 
 def until(marker: str, text: str) -> tuple[str, str, bool]:
-    """Return what stands before a marker, what stands after it, and True if it was found.
+    """Return the text before a marker, the text after it, and True if the marker was found.
 
-    Without it, the second is what may be its beginning.
+    If it was not found, the second text is the end of `text` that may be the beginning of the
+    marker.
     """
     before, separator, after = text.partition(marker)
     if separator:
@@ -26,7 +27,10 @@ def until(marker: str, text: str) -> tuple[str, str, bool]:
 
 
 def matched(marker: str, text: str) -> int | None:
-    """Return how much of `text` is the whole marker, -1 if it is not, None if it may become it."""
+    """Return the length of the marker at the beginning of `text`.
+
+    Returns -1 if `text` does not begin with the marker, and None if more text is needed to decide.
+    """
     at = 0
     for char in marker:
         size = _size(char, text[at:])
@@ -37,7 +41,7 @@ def matched(marker: str, text: str) -> int | None:
 
 
 def _size(char: str, text: str) -> int | None:
-    """Return how much of a text is one character of a marker, as `matched`."""
+    """Return the length of one character of a marker in a text; -1 and None as in `matched`."""
     if not text:
         return None
     if char == ID:

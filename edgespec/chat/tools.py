@@ -1,4 +1,4 @@
-"""Tools: functions that a model may ask to have called, and Python functions made into them."""
+"""Tools: functions that a model may call, and their descriptions made from Python functions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _nothing() -> dict[str, Any]:
 class Tool:
     """A function that a model may call.
 
-    parameters: a JSON schema of the object that holds the arguments. strict: arguments have no
-    other fields than the schema's, and a schema that cannot be followed in all is refused;
-    otherwise keywords that cannot be followed are left out.
+    parameters: the JSON schema of the object that contains the arguments. strict: True forbids
+    arguments that are not in the schema, and a schema that cannot be followed completely is
+    refused. In a tool that is not strict, keywords that cannot be followed are left out.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Tool:
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    """Return a Python function as a tool: its name, its docstring and its type hints.
+    """Return a tool made from a Python function: its name, its docstring and its type hints.
 
-    Descriptions of arguments are read from docstrings in Google's, NumPy's or Sphinx's form.
-    Raises ConfigError for a function that cannot be called by names of arguments, or has an
-    argument without a type that JSON can hold.
+    Descriptions of arguments are read from docstrings in Google's, NumPy's or Sphinx's form. Raises
+    ConfigError for a function that cannot be called with named arguments, or that has an argument
+    without a type that JSON can hold.
     """
     name = getattr(function, "__name__", "")
     if not callable(function) or not name:
@@ -114,7 +114,7 @@ def _field(
 def _schemas(
     name: str, fields: list[tuple[inspect.Parameter, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the schemas of arguments by name, and the definitions that they refer to."""
+    """Return the schemas of arguments by name, and the definitions to which they refer."""
     properties: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     for argument, kind in fields:

@@ -1,1 +1,1 @@
-"""ONNX folders made from other weights."""
+"""Converts models and trained heads in other formats to ONNX folders."""

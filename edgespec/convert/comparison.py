@@ -1,4 +1,4 @@
-"""A converted graph beside its source: which greedy tokens and logits differ."""
+"""Compares a converted graph with its source: which greedy tokens and logits differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 24
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The distance of a graph from its source; the fields are those of Conversion."""
+    """The difference between a graph and its source. The fields are described in Conversion."""
 
     agreement: float
     greedy_equal: int
@@ -32,9 +32,10 @@ class Comparison:
 
 
 def compare(folder: Path, source: Path) -> Comparison:
-    """Run the graph in a folder along the source's text, which is in its reference.npz.
+    """Run the graph in a folder on the source's text and return the difference of the results.
 
-    Raises VocabularyMismatch where its token ids do not mean what they mean in the source.
+    The text and the source's logits are in the folder's reference.npz. Raises VocabularyMismatch if
+    token ids mean something else than in the source.
     """
     known = np.load(folder / "reference.npz")
     prompt, greedy, logits = known["prompt"].tolist(), known["greedy"].tolist(), known["logits"]
@@ -57,7 +58,7 @@ def compare(folder: Path, source: Path) -> Comparison:
 
 
 def _rows_along(model: Model, prompt: list[int], greedy: list[int]) -> npt.NDArray[np.float32]:
-    """Return the graph's logits for every token of `greedy`, [len(greedy), vocab_size]."""
+    """Return the graph's logits for each token of `greedy`, [len(greedy), vocab_size]."""
     model.decode(prompt[:-1], n_logits=0)
     text = [prompt[-1], *greedy[:-1]]
     chunks = (text[i : i + _ROWS] for i in range(0, len(text), _ROWS))
@@ -67,7 +68,7 @@ def _rows_along(model: Model, prompt: list[int], greedy: list[int]) -> npt.NDArr
 
 
 def _greedy(model: Model, prompt: list[int], n: int) -> list[int]:
-    """Return the n greedy tokens that the graph writes after the prompt by itself."""
+    """Return the n greedy tokens that the graph generates after the prompt on its own."""
     model.truncate(0)
     tokens: list[int] = []
     token = int(model.decode(prompt).logits[0].argmax())
@@ -78,9 +79,9 @@ def _greedy(model: Model, prompt: list[int], n: int) -> list[int]:
 
 
 def _check_vocabulary(folder: Path, source: Path) -> None:
-    """Raise VocabularyMismatch if ids mean something else in the GGUF.
+    """Raise VocabularyMismatch if the graph's token ids mean something else than the GGUF's.
 
-    The two may be used as target and draft model.
+    They must be equal because the two may be used as target and draft model.
     """
     try:
         engine = backends.of(source)

@@ -1,4 +1,4 @@
-"""ONNX folders from GGUF files or Hugging Face folders, checked against their source."""
+"""Makes ONNX folders from GGUF files or Hugging Face folders, and checks them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from .upgrade import check_layers
 logger = logging.getLogger("edgespec.convert")
 
 Precision = Literal["int4", "int8", "fp16", "fp32"]
-LIMITS = {  # least share of the source's greedy tokens that agree; most divergence, nats a token
+LIMITS = {  # least share of the source's greedy tokens; most divergence, nats per token
     "fp32": (0.97, 1e-3), "fp16": (0.95, 1e-2), "int8": (0.9, 0.05), "int4": (0.6, 0.7),
 }  # fmt: skip
-_GGUF_SPACE, _FOLDER_SPACE = 14, 3  # disk that is needed, over the source's size: floats, twice
+_GGUF_SPACE, _FOLDER_SPACE = 14, 3  # needed disk over the source's size: floats, twice
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionOptions:
     """Options of the graph that is made.
 
-    precision: of the weights. accuracy_level: of int4 and int8 products, 1 (float32) to 4 (int8
-    activations, the default on CPUs: fast, and single tokens give other rows). hidden_states:
-    layers whose hidden states the graph gives as well; see `add_hidden_states`. builder_options:
-    more of onnxruntime-genai's own.
+    precision: the precision of the weights. accuracy_level: how int4 and int8 products are
+    computed, from 1 (float32) to 4 (int8 activations). On CPUs the default is 4, which is fast, but
+    the logits row of a token that is evaluated alone then differs from its row in a batch.
+    hidden_states: the layers whose hidden states are outputs of the graph too; see
+    `add_hidden_states`. builder_options: further options of onnxruntime-genai's builder.
     """
 
     precision: Precision = "int4"
@@ -55,7 +56,7 @@ class ConversionOptions:
 
     @property
     def provider(self) -> str:
-        """The provider that the graph is made for."""
+        """The execution provider that the graph is made for."""
         return "cuda" if self.precision == "fp16" else "cpu"
 
 
@@ -63,10 +64,12 @@ class ConversionOptions:
 class Conversion:
     """A converted model, compared with its source.
 
-    size: in bytes. agreement: share of the source's greedy tokens, each after the source's own
-    text, that are the graph's as well. greedy_equal: how many come before the first difference
-    when each writes on its own. divergence: mean Kullback-Leibler divergence, nats a token.
-    max_difference: of any logit. seconds: of each stage.
+    size: the size of the graph with its weights, in bytes. agreement: the share of the source's
+    greedy tokens that are the graph's greedy tokens too, each after the source's own text.
+    greedy_equal: the number of equal tokens before the first difference when each generates on its
+    own. n_greedy: the number of tokens that were compared. divergence: the mean Kullback-Leibler
+    divergence in nats per token. max_difference: the largest difference of any logit. seconds: the
+    time of each stage.
     """
 
     path: Path
@@ -94,22 +97,22 @@ def convert(
     offline: bool = False,
     **options: Any,
 ) -> Conversion:
-    """Make an ONNX folder of a model and check it against its source.
+    """Make an ONNX folder from a model and check it against its source.
 
     source: a GGUF (a path or a catalogue name), whose weights are dequantised, or a folder in
-    Hugging Face's layout. out: a folder that is not there yet; by default beside pulled models,
-    where the catalogue finds it. python: an interpreter that has the tools; by default one in an
-    environment that is made for them, where not `offline`. progress: is told what is done now.
-    options: fields of ConversionOptions (precision, accuracy_level, hidden_states,
-    builder_options).
+    Hugging Face's layout. out: a folder that does not exist yet; by default it is next to pulled
+    models, where the catalogue finds it. python: an interpreter that has the tools; by default one
+    in an environment that is made for them, unless `offline`. progress: called with the name of
+    each step when it begins. options: fields of ConversionOptions (precision, accuracy_level,
+    hidden_states, builder_options).
 
-    Raises ConfigError, ModelNotFound, and ConversionError where a tool fails or is missing, or
-    the result is too far from the source; nothing is left at `out` then.
+    Raises ConfigError, ModelNotFound, and ConversionError if a tool fails or is missing, or if the
+    result is too far from the source. In these cases nothing is left at `out`.
     """
     wanted = build(ConversionOptions, options)
     given = _source(source)
     target = Path(out) if out else default_folder(source, given, wanted.precision)
-    backends.of(target / "model.onnx")  # checks the result, and may be missing
+    backends.of(target / "model.onnx")  # it checks the result; raises if it is missing
     if target.exists():
         raise ConfigError(f"{target} is there already; give another folder, or remove it")
     _check_space(given, target)
@@ -143,8 +146,9 @@ def convert(
 
 
 def is_graph(source: str | os.PathLike[str]) -> bool:
-    """Return True if `source` is an ONNX graph or its folder, and nothing to convert. Raises
-    ModelNotFound.
+    """Return True if `source` is an ONNX graph or its folder, so that there is nothing to convert.
+
+    Raises ModelNotFound.
     """
     folder = expanded(source)
     if folder.is_dir() and _holds_weights(folder):
@@ -173,9 +177,9 @@ def _source(source: str | os.PathLike[str]) -> Path:
 
 
 def default_folder(source: str | os.PathLike[str], given: Path, precision: str) -> Path:
-    """Return where the catalogue looks for `name:onnx-int4`.
+    """Return the folder in which the catalogue looks for `name:onnx-int4`.
 
-    The name is the catalogue's where `source` is one of it, else that of the file `given`.
+    The name is that of the catalogue if `source` is in it, else that of the file `given`.
     """
     name = os.fspath(source).partition(":")[0].lower()
     if name not in hub.entries():
@@ -184,7 +188,7 @@ def default_folder(source: str | os.PathLike[str], given: Path, precision: str) 
 
 
 def _check_space(source: Path, target: Path) -> None:
-    """Raise ConversionError if the disk has too little space for what is made in between."""
+    """Raise ConversionError if the disk has too little space for the intermediate files."""
     gguf = source.is_file()
     weights = [source] if gguf else list(source.glob("*.safetensors"))
     times = _GGUF_SPACE if gguf else _FOLDER_SPACE
@@ -199,7 +203,7 @@ def _check_space(source: Path, target: Path) -> None:
 
 
 def _job(source: Path, folder: Path, wanted: ConversionOptions) -> dict[str, Any]:
-    """Return what the worker is told."""
+    """Return the worker's job as an object for JSON."""
     return {
         "source": str(source.resolve()),
         "out": str(folder.resolve()),
@@ -213,7 +217,7 @@ def _job(source: Path, folder: Path, wanted: ConversionOptions) -> dict[str, Any
 
 
 def _additions(wanted: ConversionOptions) -> Iterator[Path]:
-    """Yield the programs that add to the graph what the builder does not."""
+    """Yield the programs that add inputs and outputs which the builder leaves out."""
     if wanted.hidden_states:
         yield tools.HIDDEN_OUTPUTS
     if wanted.provider == "cpu":  # CUDA's kernel is slower with a bias, for chains too
@@ -233,9 +237,9 @@ def _check_limits(precision: str, found: Comparison) -> None:
 
 
 def _write_note(made: Conversion, source: Path, accuracy_level: int | None, folder: Path) -> None:
-    """Write edgespec.json beside the graph, and remove what only the check needed."""
+    """Write edgespec.json next to the graph, and remove the file that only the check needed."""
     (folder / "reference.npz").unlink()
-    named = {"folder": source.name}  # not where it lay
+    named = {"folder": source.name}  # without its path
     if source.is_file():
         named = {"file": source.name, "size": source.stat().st_size}  # type: ignore[dict-item]
     noted = made.to_dict() | {"source": named, "accuracy_level": accuracy_level}

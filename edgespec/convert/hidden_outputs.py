@@ -1,8 +1,8 @@
-"""The program that lets a graph output hidden states as well; `tools.py` runs it.
+"""The program that adds hidden states to the outputs of a graph; `tools.py` runs it.
 
-Needs onnx, and nothing of edgespec. Takes one JSON object as its argument, the paths "graph" and
-"out" and the numbers "layers", -1 for the final states, and prints one a line: {"step": …}, and
-{"warning": …} for a graph whose layers are not recognised.
+It needs onnx, and nothing of edgespec. Its argument is one JSON object: the paths "graph" and
+"out", and the numbers "layers", with -1 for the final states. It prints one JSON object per line:
+{"step": …}, and {"warning": …} for a graph whose layers are not recognised.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 FINAL = -1
 _SKIP_NORMS = ("SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
-_SUM = 3  # the output of such a norm that is the sum which it reads
+_SUM = 3  # the index of the output of such a norm that is the sum of its inputs
 _PRODUCTS = ("MatMul", "MatMulNBits", "Gemm")
 _BEHIND_HEAD = ("Cast", "Mul", "Add", "Div", "Tanh", "Where")
 _CASTS = ("Cast", "Identity")
 _FLOATS = (1, 10)  # element types: FLOAT, FLOAT16
-_NO_VALUES = ("Shape", "Size")  # what they give depends on no value
+_NO_VALUES = ("Shape", "Size")  # their results do not depend on the input's values
 
 
 def main() -> None:
@@ -34,11 +34,12 @@ def main() -> None:
 
 
 def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
-    """Write a graph with hidden states of these layers among its outputs to `out`, in the same
-    folder. Returns "", or why the graph cannot give them.
+    """Add the hidden states of these layers to a graph's outputs, and write it to `out`.
 
-    hidden_states.I, [batch, tokens, width], is what goes into layer I, without a norm; after the
-    last layer it is what comes out of it. hidden_states is what the head reads, of all tokens.
+    `out` must be in the same folder. Returns "", or the reason why the graph cannot output them.
+    The output hidden_states.I, [batch, tokens, width], is the input of layer I before any norm; if
+    I is the number of layers, it is the output of the last layer. The output hidden_states is the
+    input of the output matrix, for all tokens.
     """
     import onnx
 
@@ -53,7 +54,7 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
         shapes = {name: stream.described(value) for name, value in values.items()}
     except _NotRecognisedError as error:
         return str(error)
-    now: dict[str, str] = {}  # by the name that a value had
+    now: dict[str, str] = {}  # the present names of values, by their names before
     for name, value in values.items():
         _add_output(graph, now.get(value, value), name, *shapes[name])
         now[value] = name
@@ -64,9 +65,11 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
 
 
 def _add_output(graph: Any, value: str, name: str, kind: int, width: int) -> None:
-    """Make a value an output. It gets its name, so that a graph whose output is not asked for does
-    what it did before; a value that is an output already, or is used in graphs within the graph, is
-    copied.
+    """Make a value an output of the graph.
+
+    The value itself gets the output's name, so that the graph works as before if the output is not
+    requested. The value is copied instead if it is an output already, or if the graph contains
+    other graphs.
     """
     from onnx import AttributeProto, helper
 
@@ -83,23 +86,23 @@ def _add_output(graph: Any, value: str, name: str, kind: int, width: int) -> Non
 
 
 class _NotRecognisedError(Exception):
-    """A graph is not made as is expected here; the message says where."""
+    """Raised for a graph that is not built as expected; the message says where."""
 
 
 class _Stream:
-    """The sums that go from layer to layer of a decoder: what each layer adds to.
+    """The residual stream of a decoder: the sums to which the layers add.
 
-    They are found from the logits on: before the head and its norm is a sum one of whose addends
-    was made of the other, which is the sum before it, and so on up to the embedding. What goes into
-    a layer is the sum that its new keys are made of. So it does not matter how norms, attention and
-    products are written.
+    The sums are found backwards from the logits. The head and its norm read a sum of two values,
+    one of which was computed from the other. That other value is the previous sum, and so on back
+    to the embedding. The input of a layer is the sum from which its new keys are computed. So it
+    does not matter how norms, attention and products are written.
     """
 
     def __init__(self, graph: Any) -> None:
         self._extended = [
             (node, len(node.output))
             for node in graph.node
-            if node.op_type in _SKIP_NORMS and not any(node.output[_SUM:])  # the last one
+            if node.op_type in _SKIP_NORMS and not any(node.output[_SUM:])  # such as the last norm
         ]
         for node, n_outputs in self._extended:
             node.output.extend([""] * (_SUM - n_outputs))
@@ -112,7 +115,7 @@ class _Stream:
         self._sums = self._find_sums()
 
     def into(self, layer: int) -> str:
-        """Return the name of what goes into a layer. Raises _NotRecognisedError."""
+        """Return the name of the value that goes into a layer. Raises _NotRecognisedError."""
         if layer == FINAL:
             return self._final
         n_layers = len(self._keys)
@@ -131,7 +134,7 @@ class _Stream:
         return candidates.pop()
 
     def forget_unused(self) -> None:
-        """Take back the sums that got a name here and are no output now."""
+        """Remove the outputs that were added to norms but are not outputs of the graph."""
         there = {value.name for value in self._graph.output}
         for node, n_outputs in self._extended:
             if node.output[_SUM] not in there:
@@ -151,7 +154,7 @@ class _Stream:
         raise _NotRecognisedError(f"the type of {name} was not found")
 
     def _before_head(self) -> str:
-        """Return what the head reads, all rows of it."""
+        """Return the name of the value that the head reads, with all its rows."""
         node = self._makers.get("logits")
         while node and node.op_type in _BEHIND_HEAD:
             given = node.input[1:] if node.op_type == "Where" else node.input
@@ -165,7 +168,7 @@ class _Stream:
         return str(name)
 
     def _find_sums(self) -> list[str]:
-        """Return the sums, from that after the last layer to that after the embedding."""
+        """Return the sums in reverse order, from the last layer back to the embedding."""
         values = self._values_before(self._final)
         sums = [next((value for value in values if self._sum_before(value)), "")]
         while sums[-1]:
@@ -175,7 +178,10 @@ class _Stream:
         return sums[:-1]
 
     def _sum_before(self, name: str) -> str:
-        """Return that addend of a sum of which the other one is made, "" if there is none."""
+        """Return the input of a sum from which its other input was computed.
+
+        Returns "" if there is none.
+        """
         node = self._makers.get(name)
         if not node or not (node.op_type == "Add" or name == self._sum_of(node)):
             return ""
@@ -186,7 +192,7 @@ class _Stream:
         return ""
 
     def _values_before(self, name: str, ends: Sequence[str] = ()) -> Iterator[str]:
-        """Yield a value and all that it is made of, the nearest first, nothing before `ends`."""
+        """Yield a value and all that it is computed from, nearest first, nothing before `ends`."""
         waiting, seen = deque([name]), {name}
         while waiting:
             value = waiting.popleft()
@@ -200,7 +206,7 @@ class _Stream:
             seen.update(before)
 
     def _sum_of(self, node: Any) -> str:
-        """Return the output of a norm that is the sum which it reads, "" for other nodes."""
+        """Return the output of a norm that is the sum of its inputs, or "" for other nodes."""
         return str(node.output[_SUM]) if node.op_type in _SKIP_NORMS else ""
 
     def _uncast(self, name: str) -> str:
@@ -209,19 +215,19 @@ class _Stream:
         return name
 
     def _norm_weights(self) -> Iterator[Any]:
-        """Yield the weights of norms that read the sums."""
+        """Yield the weights of the norms that read the sums."""
         for node in self._graph.node:
             if self._sum_of(node) or {*node.input}.intersection(self._sums):
                 yield from (tensor for tensor in self._weights(node) if len(tensor.dims) == 1)
 
     def _weights(self, node: Any) -> list[Any]:
-        """Return the weights that a node reads as floats."""
+        """Return the float weights that a node reads."""
         read = [self._constants[name] for name in node.input if name in self._constants]
         return [tensor for tensor in read if tensor.data_type in _FLOATS and tensor.dims]
 
 
 def _new_keys(graph: Any) -> list[str]:
-    """Return the outputs that are keys of layers, in the order of the layers."""
+    """Return the names of the outputs with the keys of each layer, in the order of the layers."""
     keys = {}
     for value in graph.output:
         if match := re.fullmatch(r"\D*\.(\d+)\.(?:\w+\.)?key", value.name):

@@ -1,6 +1,6 @@
 """The converter's tools, torch and others, in a virtual environment of their own.
 
-It is made at the first conversion; the runtime never imports them.
+The environment is made at the first conversion. The runtime never imports the tools.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HIDDEN_OUTPUTS = Path(__file__).with_name("hidden_outputs.py")
 
 
 def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Path:
-    """Return the Python of the tools' environment, which is made if need be.
+    """Return the Python of the tools' environment, which is made if it is missing.
 
-    Raises ConversionError where the tools cannot be installed, and where they would have to be
-    although `offline`.
+    Raises ConversionError if the tools cannot be installed, or if they are missing and `offline` is
+    True.
     """
-    folder = hub.models_dir() / ".convert"  # emptied if it is ours and of other tools
+    folder = hub.models_dir() / ".convert"  # emptied if it has other tools
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready, wanted = folder / "tools.txt", "\n".join(TOOLS)
     if ready.exists() and ready.read_text() == wanted:
@@ -69,8 +69,8 @@ def run_worker(
 ) -> tuple[str, ...]:
     """Run a job (see worker.py, tree_inputs.py, hidden_outputs.py) and return its warnings.
 
-    times: gets the seconds of each step. Raises ConversionError where a step fails, ConfigError
-    where `python` cannot be started.
+    times: gets the seconds of each step. Raises ConversionError if a step fails, and ConfigError if
+    `python` cannot be started.
     """
     log = folder / "convert.log"
     with log.open("w") as errors:
@@ -102,7 +102,7 @@ def run_worker(
 def _follow(
     lines: IO[str], progress: Callable[[str], None], times: dict[str, float]
 ) -> tuple[str, list[str]]:
-    """Read what the worker tells until it ends; return its last step and its warnings."""
+    """Read the worker's messages until it ends; return its last step and its warnings."""
     step, start, warnings = "starting", time.perf_counter(), []
     for line in lines:
         if not line.startswith("{"):  # printed by a native library

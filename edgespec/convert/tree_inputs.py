@@ -1,7 +1,8 @@
-"""The program that gives a graph the inputs which trees of tokens take; `tools.py` runs it.
+"""The program that adds the inputs for trees of tokens to a graph; `tools.py` runs it.
 
-Needs onnx, and nothing of edgespec. Takes one JSON object as its argument, the paths "graph" and
-"out", and prints one a line: {"step": …}, and {"warning": …} for a graph that cannot take them.
+It needs onnx, and nothing of edgespec. Its argument is one JSON object with the paths "graph" and
+"out". It prints one JSON object per line: {"step": …}, and {"warning": …} for a graph that cannot
+take the inputs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MASK, POSITIONS = "attention_bias", "position_ids"
-MOST_NODES = 32  # of a tree: a window of places in the cache is longer than one of positions by it
+MOST_NODES = 32  # in a tree: a window over cache slots is this much longer than one over positions
 
 
 def main() -> None:
@@ -24,12 +25,12 @@ def main() -> None:
 
 
 def add_tree_inputs(path: Path, out: Path) -> str:
-    """Write a graph with the optional inputs attention_bias and position_ids to `out`, in the same
-    folder. Returns "", or why the graph cannot take them.
+    """Add the optional inputs attention_bias and position_ids to a graph, and write it to `out`.
 
-    attention_bias, [1, 1, n, total], is added to the scores of every GroupQueryAttention; without
-    it nothing is added. position_ids, [1, n]; without them tokens follow the past. Sliding windows
-    count positions then, not places in the cache.
+    `out` must be in the same folder. Returns "", or the reason why the graph cannot take the
+    inputs. attention_bias, [1, 1, n, total], is added to the scores of every GroupQueryAttention;
+    without it nothing is added. position_ids, [1, n], are the positions of the tokens; without them
+    the tokens follow the past. Sliding windows then count positions, not slots of the cache.
     """
     import onnx
 
@@ -58,7 +59,7 @@ def add_tree_inputs(path: Path, out: Path) -> str:
 
 
 def _obstacle(graph: Any, attention: list[Any]) -> str:
-    """Return why a graph cannot take these inputs, "" if it can."""
+    """Return the reason why a graph cannot take these inputs, or "" if it can."""
     names = {value.name for value in graph.input}
     if not attention:
         return "the graph has no GroupQueryAttention"
@@ -75,10 +76,10 @@ def _attribute(node: Any, name: str, default: int) -> int:
 
 
 class _TreeInputs:
-    """The inputs, and the nodes that make their defaults.
+    """The inputs for trees, and the nodes that compute their defaults.
 
-    attention: inputs of a GroupQueryAttention; its total length is the seventh. positions, bias:
-    names of what all of them are given.
+    attention: the inputs of a GroupQueryAttention; the seventh is the total length. positions,
+    bias: the names of the values that every GroupQueryAttention gets.
     """
 
     def __init__(self, graph: Any, attention: Any) -> None:
@@ -105,7 +106,7 @@ class _TreeInputs:
         self.bias = self._op("Expand", MASK, square)
 
     def windowed(self, size: int) -> str:
-        """Return the bias of layers in which a token sees the last `size` positions only."""
+        """Return the bias for layers in which a token sees only the last `size` positions."""
         import numpy as np
 
         if size not in self._windows:
@@ -121,7 +122,7 @@ class _TreeInputs:
         return self._op("Reshape", value, self._const([-1]))
 
     def _input(self, name: str, default: Any, shape: list[Any]) -> None:
-        """Add an input that may be left out."""
+        """Add an optional input with this default."""
         from onnx import helper, numpy_helper
 
         self._graph.initializer.append(numpy_helper.from_array(default, name))

@@ -1,4 +1,4 @@
-"""ONNX graphs that exist already, given what trees of tokens need, and hidden states."""
+"""Adds inputs for trees of tokens, or outputs of hidden states, to existing ONNX graphs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def add_tree_inputs(
 ) -> Path:
     """Change an ONNX graph in place so that it evaluates trees of tokens; return its path.
 
-    source: a graph, its folder or a catalogue name. Weights beside the graph are not touched.
-    python: an interpreter that has onnx; by default this one if it has, else one in an
-    environment that is made for it, where not `offline`. progress: is told what is done now.
+    source: a graph, its folder or a catalogue name. Weight files next to the graph are not touched.
+    python: an interpreter that has onnx; by default this one if it has onnx, else one in an
+    environment that is made for it, unless `offline`. progress: called with the name of each step
+    when it begins.
 
-    Raises ModelNotFound, ConfigError for what is no graph or evaluates trees already, and
-    ConversionError where the tools are missing, the graph cannot take the inputs, or its rows
-    would be others; it stays as it was then.
+    Raises ModelNotFound; ConfigError if `source` is not a graph or already evaluates trees; and
+    ConversionError if the tools are missing, the graph cannot take the inputs, or its logits would
+    change. After an error the graph is as it was.
     """
     path = _graph(source)
     before = _Probe.of(path)
@@ -63,11 +64,11 @@ def add_hidden_states(
     progress: Callable[[str], None] = logger.info,
     offline: bool = False,
 ) -> Path:
-    """Change an ONNX graph in place so that it gives the hidden states of these layers as well;
-    return its path.
+    """Change an ONNX graph in place so that it outputs the hidden states of these layers too.
 
-    layers: 0 is what goes into the first, their number what comes out of the last, and -1 the final
-    states. All else as `add_tree_inputs`, which says what is raised.
+    layers: 0 is the input of the first layer, the number of layers is the output of the last one,
+    and -1 means the final states. Returns the graph's path. The other arguments and the errors are
+    those of `add_tree_inputs`.
     """
     path = _graph(source)
     check_layers(layers)
@@ -83,7 +84,7 @@ def add_hidden_states(
 
 
 def check_layers(layers: Sequence[int]) -> None:
-    """Raise ConfigError for what are no numbers of layers."""
+    """Raise ConfigError if `layers` are not numbers of layers."""
     right = isinstance(layers, (list, tuple)) and all(
         isinstance(layer, int) and not isinstance(layer, bool) and layer >= FINAL
         for layer in layers
@@ -103,7 +104,7 @@ def _graph(source: str | os.PathLike[str]) -> Path:
 
 
 class _Tools(NamedTuple):
-    """Where the package onnx is, and who is told what is done."""
+    """The choice of a Python that has the package onnx, and the receiver of progress messages."""
 
     python: str | os.PathLike[str] | None
     progress: Callable[[str], None]
@@ -119,7 +120,7 @@ class _Tools(NamedTuple):
 
 @contextlib.contextmanager
 def _changed(path: Path, program: Path, job: dict[str, Any], wanted: _Tools) -> Iterator[Path]:
-    """Yield a changed graph, which takes the place of the first one unless an error is raised."""
+    """Yield the path of a changed graph, which replaces the original unless an error is raised."""
     interpreter = wanted.interpreter()
     partial = path.with_name(f"{path.stem}.partial.onnx")
     job |= {"graph": str(path), "out": str(partial)}
@@ -137,8 +138,10 @@ def _changed(path: Path, program: Path, job: dict[str, Any], wanted: _Tools) -> 
 
 
 class _Probe(NamedTuple):
-    """The answers of a graph here: the rows of some tokens, "yes" or why it evaluates no trees, and
-    those of the wanted layers whose hidden states it does not give.
+    """The results of a graph for some tokens.
+
+    rows: the logits rows of the tokens. trees: "yes", or the reason why the graph evaluates no
+    trees. missing: those of the wanted layers whose hidden states it does not output.
     """
 
     rows: npt.NDArray[Any]
@@ -147,7 +150,7 @@ class _Probe(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, layers: Sequence[int] = ()) -> _Probe:
-        """Evaluate some tokens with a graph. layers: whose hidden states are wanted."""
+        """Evaluate some tokens with a graph. layers: the layers whose hidden states are wanted."""
         config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
         with contextlib.closing(open_model(path, config)) as model:
             given = [layer for layer in layers if _gives(model, layer)]
@@ -157,9 +160,7 @@ class _Probe(NamedTuple):
             return cls(rows, model.placement["trees"], [i for i in layers if i not in given])
 
     def compare(self, path: Path, changed: Path, what: str, layers: Sequence[int] = ()) -> _Probe:
-        """Probe a changed graph. Raises ConversionError where it does not run or its rows are
-        others.
-        """
+        """Probe a changed graph. Raises ConversionError if it does not run or its rows differ."""
         try:
             after = self.of(changed, layers)
         except (ModelError, DecodeError) as error:

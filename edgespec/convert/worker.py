@@ -1,7 +1,7 @@
-"""The program that makes an ONNX folder of a model; `tools.py` runs it in its own environment.
+"""The program that makes an ONNX folder from a model; `tools.py` runs it in its own environment.
 
-Needs torch, transformers and onnxruntime-genai, and nothing of edgespec. Takes one JSON
-object as its argument and prints one a line: {"step": …}, {"warning": …}.
+It needs torch, transformers and onnxruntime-genai, and nothing of edgespec. Its argument is one
+JSON object. It prints one JSON object per line: {"step": …} or {"warning": …}.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 N_GREEDY = 48
 PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 ALL_ROWS = 1 << 31
-ROUNDING = 0.1  # a matrix and its own quantisation differ by less, relative to its norm
+ROUNDING = 0.1  # a matrix and its quantisation differ by less than this, relative to its norm
 
 
 def main() -> None:
@@ -44,12 +44,12 @@ def main() -> None:
 
 
 def tell(**message: Any) -> None:
-    """Write a line for the parent."""
+    """Write a message to the parent process, as one line of JSON."""
     print(json.dumps(message), file=sys.__stdout__, flush=True)
 
 
 def say(step: str) -> None:
-    """Tell the parent what is done now."""
+    """Tell the parent process which step begins."""
     tell(step=step)
 
 
@@ -64,7 +64,7 @@ def load(source: Path) -> tuple[Any, Any]:
     folder, file = (source, {}) if source.is_dir() else (source.parent, {"gguf_file": source.name})
     tokenizer = AutoTokenizer.from_pretrained(folder, **file)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **file)
-    if file:  # its weights are floats now, and may be written as such
+    if file:  # its weights are floats now and can be written as floats
         del model.config.quantization_config
         model.hf_quantizer, model.is_quantized = None, False
     return model, tokenizer
@@ -78,7 +78,8 @@ def is_tied(model: Any) -> bool:
 def tie(model: Any) -> bool:
     """Make the embedding and the head one matrix again if they are two roundings of one.
 
-    Many GGUF files have it twice; the graph then holds it once. Returns True if it is one now.
+    Many GGUF files contain it twice; the graph then contains it once. Returns True if the two are
+    one matrix now.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if is_tied(model):
@@ -88,13 +89,13 @@ def tie(model: Any) -> bool:
     apart = (embedding.weight - head.weight).norm() / head.weight.norm()
     if float(apart) > ROUNDING:
         return False
-    embedding.weight = head.weight  # it is what a GGUF rounds more finely
+    embedding.weight = head.weight  # a GGUF rounds the head more finely
     model.config.tie_word_embeddings = True
     return True
 
 
 def reference(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write greedy tokens of the source after a prompt, and its logits along them."""
+    """Write the source's greedy tokens after a prompt, and its logits for each of them."""
     import numpy as np
     import torch
 
@@ -140,8 +141,8 @@ def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
 def keep_wanted_rows(path: Path) -> bool:
     """Give a graph the optional input num_logits_to_keep, as newer exports have it.
 
-    It says of how many last tokens logits are wanted; without it they are of all. Returns False
-    where the graph's head was not recognised.
+    The input is the number of last tokens for which logits are computed; without it they are
+    computed for all tokens. Returns False if the graph's head was not recognised.
     """
     import numpy as np
     import onnx
@@ -181,7 +182,7 @@ def keep_wanted_rows(path: Path) -> bool:
 
 
 def find_head(graph: Any) -> Any:
-    """Return the matrix product that logits come from, None where it is not recognised."""
+    """Return the matrix product that computes the logits, or None if it is not recognised."""
     makers = {name: node for node in graph.node for name in node.output}
     name = "logits"
     while name in makers:

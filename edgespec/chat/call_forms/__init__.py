@@ -1,6 +1,6 @@
-"""Forms in which models write calls of tools: one file for each, which registers itself.
+"""Forms in which models write tool calls. Each form is one file, which registers itself.
 
-docs/how-to/write-a-call-form.md says what one has to do. Other packages name theirs in the
+docs/how-to/write-a-call-form.md says what a form must do. Other packages name their forms in the
 entry-point group `edgespec.chat.call_forms`.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Recognise = Callable[[Probe, ReasoningMarkers | None], CallForm | None]
 
 LEARNED = "template"
-"""The form that is learned from what a template writes, for templates of which no other knows."""
+"""The name of the form that is learned from a template. It is tried after all others."""
 
 known: registry.Registry[registry.Entry] = registry.Registry(
     "call form", __name__, "write-a-call-form.md"
@@ -28,11 +28,11 @@ names = known.names
 
 
 def register(name: str, summary: str) -> Callable[[Recognise], Recognise]:
-    """Register the decorated function, which returns the form of a template, or None if the
-    template writes calls in another one.
+    """Register the decorated function, which returns the call form of a template, or None if the
+    template writes calls in a different form.
 
-    It is given the template, to be asked what it writes, and the markers of reasoning. Raises
-    ConfigError for a name that cannot be, or is taken.
+    The function gets a Probe, which renders test conversations with the template, and the markers
+    of reasoning. Raises ConfigError if the name is invalid or taken.
     """
 
     def add(recognise: Recognise) -> Recognise:
@@ -43,7 +43,7 @@ def register(name: str, summary: str) -> Callable[[Recognise], Recognise]:
 
 
 def form_of(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm:
-    """Return the form in which a template writes calls. Raises NotUnderstood."""
+    """Return the form in which a template writes tool calls. Raises NotUnderstood for none."""
     from .base import NotUnderstood
 
     others = [name for name in names() if name != LEARNED]

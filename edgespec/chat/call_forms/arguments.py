@@ -1,4 +1,4 @@
-"""The contract of how arguments of calls are written."""
+"""The contract of argument forms: how the arguments of a tool call are written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ArgumentsReader(ABC):
 
     @property
     def is_valid(self) -> bool:
-        """True if what was given is a JSON object."""
+        """True if all that was returned is a JSON object."""
         try:
             return isinstance(json.loads(self._given), dict)
         except (ValueError, RecursionError):
@@ -48,9 +48,9 @@ class ArgumentsReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Arguments(ABC):
-    """One way in which arguments are written: what may be, its grammar and what reads it.
+    """One way to write arguments: its markers, its grammar, and its reader.
 
-    item_separator, key_separator: of the JSON in it.
+    item_separator, key_separator: the separators in its JSON.
     """
 
     item_separator: str = field(default=", ", kw_only=True)
@@ -58,38 +58,44 @@ class Arguments(ABC):
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
-        """Yield the markers that stand in arguments."""
+        """Yield the markers that occur in arguments."""
 
     @abstractmethod
     def begins(self, closing: str) -> tuple[str, ...]:
-        """Return the texts of which one stands where arguments begin. closing: of the call."""
+        """Return the texts that can begin the arguments. closing: the text that closes the call."""
 
     @abstractmethod
     def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
-        """Return the arguments of a tool in Lark's form. index: of the tool, to name rules."""
+        """Return the rule for a tool's arguments in Lark's form.
+
+        index: the number of the tool, which makes the names of rules unique.
+        """
 
     @abstractmethod
     def write(self, arguments: Any) -> str:
-        """Return arguments as the model writes them: an object, or the text of a cut call."""
+        """Return arguments as the model writes them.
+
+        arguments: an object, or the text of a call that was cut.
+        """
 
     @abstractmethod
     def reader(self, tool: Tool) -> ArgumentsReader:
-        """Return what reads the arguments of a call of a tool."""
+        """Return a reader for the arguments of a call of this tool."""
 
     @abstractmethod
     def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schemas that stand in the rule of a tool, each with its place in the tool's."""
+        """Yield the schemas in the rule of a tool, each with its place in the tool's schema."""
 
     def check(self, tool: Tool) -> None:  # noqa: B027
-        """Raise ConfigError, with the place, for a tool whose arguments cannot be written so."""
+        """Raise ConfigError, with the place, if a tool's arguments cannot be written this way."""
 
     @property
     def is_whole(self) -> bool:
-        """True if all arguments are one value, whose schema is that of the tool."""
+        """True if all arguments are written as one value, which follows the tool's schema."""
         return False
 
     def guidance(self, tool: Tool) -> Mapping[str, Any]:
-        """Return what llguidance is told with a schema: how JSON is written in it."""
+        """Return the options that llguidance gets with a schema, which say how JSON is written."""
         told: dict[str, Any] = {
             "whitespace_flexible": False,
             "item_separator": self.item_separator,

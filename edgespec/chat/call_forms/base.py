@@ -1,7 +1,7 @@
-"""The form in which a model writes calls of tools: the contract.
+"""The contract of call forms: the form in which a model writes tool calls.
 
-A form is a value. What an answer may be (grammar.py) and what reads it (reader.py) are both made
-from it, so that every call that the grammar generates is read back.
+A form is a value. Both the grammar of an answer (grammar.py) and its reader (reader.py) are made
+from the form, so that every call which the grammar generates can be read back.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ _JSON = Json()
 
 
 class NotUnderstood(Exception):
-    """A template whose calls of tools have no form that is known here, in a sentence."""
+    """Raised for a template whose tool calls have no known form. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The texts with which a model writes calls of tools.
+    """The texts that a model writes around the parts of tool calls.
 
-    A call is `opening` NAME `after_name` ARGUMENTS `closing`. `begin` stands before the first call,
-    `between` between two, `end` after the last. In all of them ID stands for an id of a call and
-    INDEX for a number that counts calls (`markers`). is_parallel: an answer may have more than one
-    call. takes_text: the template wants arguments as JSON text, not as objects. is_in_template: the
-    template writes the calls of earlier answers; if not, they are given to it as their content.
+    A call is `opening` NAME `after_name` ARGUMENTS `closing`. `begin` comes before the first call,
+    `between` between two calls, and `end` after the last one. In all of these texts, ID is a
+    placeholder for the id of a call and INDEX for a number that counts calls (`markers`).
+    arguments: the way in which arguments are written. is_parallel: True if an answer may have more
+    than one call. takes_text: True if the template wants arguments as JSON text, not as objects.
+    is_in_template: True if the template writes the calls of earlier answers; otherwise they are
+    given to it as part of the content.
     """
 
     opening: str
@@ -46,22 +48,22 @@ class CallForm:
 
     @property
     def prefix(self) -> str:
-        """The text from the first call's beginning to its name."""
+        """The text from the beginning of the first call to its name."""
         return (self.begin + self.opening).lstrip()
 
     @property
     def trigger(self) -> str:
-        """The text that says that a call begins."""
+        """The text that marks the beginning of a call."""
         tag = TAG.match(self.prefix)
         return tag[0] if tag else self.prefix
 
     @property
     def is_bare(self) -> bool:
-        """True if calls have no marker, and so are only found at the beginning of an answer."""
+        """True if calls have no marker and are recognised only at the beginning of an answer."""
         return not TAG.match(self.prefix)
 
     def write(self, calls: Sequence[Mapping[str, Any]]) -> str:
-        """Return calls, as messages have them, as the model writes them."""
+        """Return the text that the model writes for these calls, which are given as in messages."""
         written = [self._written(number, call) for number, call in enumerate(calls)]
         return self.begin + self.between.join(written) + self.end
 

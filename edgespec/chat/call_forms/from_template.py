@@ -1,8 +1,8 @@
-"""Learning from a template how a model writes calls of tools.
+"""Learns from a template how a model writes tool calls.
 
-Method: conversations with one call, two calls and a call without arguments are rendered. The names
-and arguments in them are known, so what stands around and between them are the markers. llama.cpp
-does so too (docs/autoparser.md).
+Method: conversations with one call, with two calls and with a call without arguments are rendered.
+The names and arguments in them are known, so the texts around and between them are the markers.
+llama.cpp does the same (docs/autoparser.md).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .base import CallForm, NotUnderstood
 from .json_arguments import Json
 from .pair_arguments import Pairs
 
-_LONGEST = 200  # characters of a marker; more are part of another message
+_LONGEST = 200  # characters of a marker; a longer text is part of another message
 
 
 class _Call(NamedTuple):
-    """One call as it was written: the texts before its name, after that, and after it all.
+    """One call as a template wrote it: the texts before the name, after the name, and at the end.
 
-    arguments: their JSON. pairs: where they are written one by one instead, the texts between a key
-    and its value and between a value and the next key; then `after_name` ends where a key begins,
-    and `after` begins after a value.
+    arguments: the JSON of the arguments. pairs: for arguments that are written one by one, the text
+    between a key and its value, and the text between a value and the next key. In this case
+    `after_name` ends where a key begins, and `after` begins after a value.
     """
 
     before: str
@@ -54,9 +54,9 @@ class _Call(NamedTuple):
 
 @register(LEARNED, "what is learned from the template itself")
 def learned(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | None:
-    """Return the form that a template writes, None if it cannot be learned.
+    """Return the form of the calls that a template writes, or None if it cannot be learned.
 
-    Raises NotUnderstood for a template that takes no tools.
+    Raises NotUnderstood for a template that refuses or ignores tools.
     """
     without, with_tools = probe.text(generation=True), probe.text(generation=True, tools=TOOLS)
     if with_tools is None:
@@ -72,7 +72,7 @@ def learned(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | None
 
 
 class _Written:
-    """The calls that a template writes, with arguments as objects or as JSON text."""
+    """The calls that a template writes when it gets arguments as objects or as JSON text."""
 
     def __init__(self, probe: Probe, reasoning: ReasoningMarkers | None, takes_text: bool) -> None:
         self._probe = probe
@@ -81,7 +81,7 @@ class _Written:
         self.wants_text = False
 
     def learn(self) -> CallForm | None:
-        """Return the form of calls, None if it is not found."""
+        """Return the form of the calls, or None if it is not recognised."""
         one = self._text([FIRST])
         self.wants_text = not one or str(ARGUMENTS) in one
         call = _split(one, FIRST) if one else None
@@ -103,7 +103,10 @@ class _Written:
         return dataclasses.replace(form, takes_text=self._takes_text)
 
     def _text(self, names: Sequence[str], arguments: Mapping[str, Any] = ARGUMENTS) -> str | None:
-        """Return an answer of calls, ids as ID; None if they are not in it."""
+        """Return the text of an answer with calls, with ID in place of each call id.
+
+        Returns None if a call is missing in it.
+        """
         given: Any = json.dumps(arguments) if self._takes_text else arguments
         calls = [call_of(name, index, given) for index, name in enumerate(names)]
         for content in ("", None):
@@ -116,7 +119,7 @@ class _Written:
         return None
 
     def _without_end(self, text: str) -> str:
-        """Return an answer without what ends every answer."""
+        """Return an answer without the text that the template writes at the end of every answer."""
         answered = self._probe.answered(answer_of(ANSWER), tools=TOOLS) or ""
         end = answered.partition(ANSWER)[2]
         return text[: len(text) - len(end)] if end and text.endswith(end) else text
@@ -126,7 +129,7 @@ class _Written:
 
 
 def _split(text: str, name: str) -> _Call | None:
-    """Return the parts of the first call in a text, which is of `name`."""
+    """Return the parts of the first call in a text, a call of the tool `name`."""
     before, found, after = text.partition(name)
     if not found:
         return None
@@ -158,7 +161,7 @@ def _split_pairs(before: str, after: str) -> _Call | None:
 
 
 def _separators(arguments: str) -> tuple[str, str]:
-    """Return what stands between two arguments, and between a name and its value."""
+    """Return the text between two arguments, and the text between a name and its value."""
     first, second = ARGUMENTS
     after = arguments.split(json.dumps(first))[1]
     key_separator, _, rest = after.partition(json.dumps(ARGUMENTS[first]))
@@ -166,7 +169,10 @@ def _separators(arguments: str) -> tuple[str, str]:
 
 
 def _with_pairs(form: CallForm, pairs: tuple[str, str], empty: str) -> CallForm | None:
-    """Return a form with the markers of single arguments, learned from a call that has none."""
+    """Return a form with the markers of single arguments, or None if they are not recognised.
+
+    empty: the text of a call without arguments, from which the markers are learned.
+    """
     middle, between = pairs
     _, _, after = empty.partition(FIRST)
     after = after[: len(after) - len(form.end)]
@@ -185,7 +191,11 @@ def _with_pairs(form: CallForm, pairs: tuple[str, str], empty: str) -> CallForm 
 
 
 def _around(call: _Call, two: str | None) -> CallForm:
-    """Return the form with what stands around and between calls, learned from two of them."""
+    """Return the form with the texts around and between calls.
+
+    two: the text of two calls, from which these are learned. If there is none, or the calls are not
+    recognised in it, the form allows one call.
+    """
     alone = CallForm(call.before, call.after_name, call.after, is_parallel=False)
     first = _split(two, FIRST) if two else None
     second = _split(first.after, SECOND) if first else None
@@ -206,7 +216,7 @@ def _around(call: _Call, two: str | None) -> CallForm:
 
 
 def _counted(second: str, first: str) -> tuple[str, str]:
-    """Return the markers of a second and a first call, with INDEX where they count the calls."""
+    """Return the markers of a second and a first call, with INDEX in place of their numbers."""
     n = common_end(second, first)
     same = first[len(first) - n :]
     before = second.removesuffix(same), first.removesuffix(same)

@@ -1,6 +1,7 @@
-"""Calls of Granite 3: a marker and a JSON list.
+"""Tool calls of Granite 3: a marker and a JSON list.
 
-Its template tells the model so in words, and writes no calls itself (ibm-granite/granite-3.3).
+The template describes this form to the model in English, and writes no calls itself
+(ibm-granite/granite-3.3).
 """
 
 from __future__ import annotations

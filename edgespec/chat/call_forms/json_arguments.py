@@ -1,4 +1,4 @@
-"""Arguments that are written as a JSON object."""
+"""Arguments that are written as one JSON object."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Json(Arguments):
-    """A JSON object with these separators."""
+    """Arguments in the form of a JSON object with these separators."""
 
     def texts(self) -> Iterator[str]:
-        """Yield no markers: there are none."""
+        """Yield nothing: a JSON object has no markers."""
         yield from ()
 
     def begins(self, closing: str) -> tuple[str, ...]:
-        """Return the bracket that opens the object."""
+        """Return the brace that opens the object."""
         return ("{",)
 
     def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
-        """Return the object that follows the tool's schema."""
+        """Return the rule for an object that follows the tool's schema."""
         return f"%json {json.dumps(argument_schemas.of_tool(tool, self.guidance(tool)))}"
 
     def write(self, arguments: Any) -> str:
-        """Return the object as JSON."""
+        """Return the arguments as JSON. Text is returned unchanged."""
         if isinstance(arguments, str):
             return arguments
         separators = self.item_separator, self.key_separator
         return json.dumps(arguments, ensure_ascii=False, separators=separators)
 
     def reader(self, tool: Tool) -> ArgumentsReader:
-        """Return what finds the end of the object."""
+        """Return a reader that finds the end of the object."""
         return JsonReader()
 
     def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schema of all arguments."""
+        """Yield the schema of all arguments, whose place is ""."""
         yield "", argument_schemas.of_tool(tool, self.guidance(tool))
 
     @property
@@ -53,7 +53,7 @@ class Json(Arguments):
 
 
 class JsonReader(ArgumentsReader):
-    """Finds the end of a JSON object in text that comes in pieces."""
+    """Finds the end of a JSON object in text that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -66,7 +66,7 @@ class JsonReader(ArgumentsReader):
         return text[:at], text[at:]
 
     def _ends(self, char: str) -> bool:
-        """Take a character; return True if it ends the object."""
+        """Read one character and return True if it ends the object."""
         if self._in_string:
             if self._is_escaped:
                 self._is_escaped = False

@@ -15,15 +15,15 @@ from .arguments import Arguments, ArgumentsReader
 if TYPE_CHECKING:
     from ..grammar import AnswerGrammar
 
-_MOST_COUNTED = 50  # characters of a text that are counted beside its end; 100 were too many
+_MOST_COUNTED = 50  # the most characters that a grammar counts in a text; 100 were too many
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Arguments):
-    """Each argument is `opening` KEY `middle` VALUE `closing`.
+    """Arguments in the form `opening` KEY `middle` VALUE `closing`, one after the other.
 
-    They come in the order of the schema. Texts are written as they are, choices of which one is a
-    text like texts, other values as JSON.
+    Their order is that of the schema. Texts are written without quotes, also where a schema lists
+    the allowed values; other values are written as JSON.
     """
 
     opening: str
@@ -35,15 +35,15 @@ class Pairs(Arguments):
         yield from (self.opening, self.middle, self.closing)
 
     def begins(self, closing: str) -> tuple[str, ...]:
-        """Return what opens an argument, and the end of a call without arguments."""
+        """Return the marker that opens an argument, and the end of a call without arguments."""
         return self.opening, closing
 
     def check(self, tool: Tool) -> None:
-        """Raise ConfigError, with the place, for arguments that cannot be written one by one."""
+        """Raise ConfigError, with the place, if some arguments cannot be written one by one."""
         argument_schemas.check(tool, self.closing)
 
     def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schemas of arguments that are written as JSON."""
+        """Yield the schemas of those arguments that are written as JSON."""
         for key in argument_schemas.properties(tool):
             if not argument_schemas.is_text(tool, key) and not argument_schemas.choices_of(
                 tool, key
@@ -56,7 +56,7 @@ class Pairs(Arguments):
     # --- grammar -------------------------------------------------------------------------------
 
     def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
-        """Return the arguments one after the other."""
+        """Return the rule for the arguments, one after the other."""
         arguments = []
         for number, key in enumerate(argument_schemas.properties(tool)):
             opening = grammar.text(self.opening + key + self.middle)
@@ -66,7 +66,7 @@ class Pairs(Arguments):
         return " ".join(arguments)
 
     def _value(self, grammar: AnswerGrammar, name: str, tool: Tool, key: str) -> str:
-        """Return the value of an argument, and what closes it."""
+        """Return the grammar of the value of an argument and of the marker that closes it."""
         choices = argument_schemas.choices_of(tool, key)
         if choices:
             return f"({' | '.join(grammar.text(choice + self.closing) for choice in choices)})"
@@ -76,9 +76,10 @@ class Pairs(Arguments):
         return grammar.until(self.closing, name, lengths=self._lengths(tool, key, is_control))
 
     def _lengths(self, tool: Tool, key: str, is_control: bool) -> tuple[int, int | None]:
-        """Return the least and most characters of a text, as far as they can be counted.
+        """Return the least and most characters of a text, as far as a grammar can count them.
 
-        is_control: a control token ends it.
+        is_control: True if a control token ends the text. Raises ConfigError for lengths that
+        cannot be counted in a strict tool.
         """
         least, most = argument_schemas.lengths_of(tool, key)
         n = max(least, most or 0) if is_control else least
@@ -91,7 +92,7 @@ class Pairs(Arguments):
         return 0, None if is_control else most
 
     def write(self, arguments: Any) -> str:
-        """Return one argument after the other."""
+        """Return the arguments one after the other. Text is returned unchanged."""
         if isinstance(arguments, str):
             return arguments
         values = {
@@ -104,12 +105,12 @@ class Pairs(Arguments):
         )
 
     def reader(self, tool: Tool) -> ArgumentsReader:
-        """Return what reads the arguments one after the other."""
+        """Return a reader for arguments that are written one after the other."""
         return PairReader(tool, self)
 
 
 class PairReader(ArgumentsReader):
-    """Reads arguments that are written one by one, and gives them as the text of a JSON object."""
+    """Reads arguments that are written one by one and returns the text of a JSON object."""
 
     def __init__(self, tool: Tool, pairs: Pairs) -> None:
         self._tool = tool

@@ -1,4 +1,4 @@
-"""Published checkpoints of trained drafts, in the namings of the projects that train them."""
+"""Reads published checkpoints of trained drafts, with the names that each project gives tensors."""
 
 from .checkpoint import HeadCheckpoint as HeadCheckpoint
 from .checkpoint import check_target as check_target

@@ -1,4 +1,4 @@
-"""The description of a trained draft, the same whoever trained it."""
+"""The description of a trained draft, which is the same for all projects that train heads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from ...types import Ids
 from .tensors import Tensor, Tensors
 
 LayerIds = Literal["inputs", "outputs", ""]
-"""What the layer ids of a config count: the inputs of layers, their outputs; "": it is not said."""
+"""The things that layer ids of a config count: inputs or outputs of layers, or "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The sizes of a head's layers, which are alike. width: of its states. rotation: the angle in
-    radians that a position adds to each pair of numbers, [head_dim / 2], or fewer where not all of
-    a head is rotated.
+    """The sizes of a head's layers, which are all equal.
+
+    width: the width of a layer's states. rotation: the angle in radians that each position adds to
+    each pair of numbers, [head_dim / 2], or fewer angles if only a part of each attention head is
+    rotated.
     """
 
     width: int
@@ -39,26 +41,25 @@ class DecoderLayer:
 class HeadCheckpoint:
     """A trained draft.
 
-    hidden_size, vocab_size, n_layer: the target's; 0 where the checkpoint does not say. layer_ids:
-    of the target's layers whose states are read, as the config has them, counted as
-    `ids_count` says; none: the usual ones. n_heads: how many tokens it guesses at most, 0 for any
-    number. n_blocks: residual blocks of each of Medusa's heads. inner_size: of an MLP speculator's
-    own states. decoder: of the kinds that have layers of attention.
+    hidden_size, vocab_size, n_layer: the target's sizes; 0 if the checkpoint does not give them.
+    layer_ids: the layers of the target whose states are read, as in the config and counted as
+    `ids_count` says; empty for the usual layers. n_heads: the most tokens that it guesses, 0 for
+    any number. n_blocks: the number of residual blocks in each Medusa head. inner_size: the width
+    of an MLP speculator's own states. decoder: the sizes of the layers, for kinds with attention.
 
-    norm_before_residual: the residual is the normed state. norm_output: the state that is fed back
-    is the normed one. tied: one set of weights for all depths but the first projection.
-    scale_input: the target's state is normed first.
+    norm_before_residual: True if the residual is the normed state. norm_output: True if the state
+    that is fed back is the normed one. tied: True if all depths share one set of weights, except
+    for the first projection. scale_input: True if the target's state is normed first.
 
-    parts: the layers of a Mixture of Attentions: "layers", over the target's keys and values of one
-    token, "text" and "cross". states_first: MTP's fc reads a state before the token's embedding.
-    mask_token: stands for the tokens that DFlash guesses. windows: of each of its layers, the
-    distance from which on places are out of sight, 0 for none. causal: of each, whether it sees
-    nothing after a token.
-    embedding_scale, logit_scale: embeddings and logits are multiplied by them; then logits are cut
-    softly at `softcap`, 0 for not.
+    parts: the layers of a Mixture of Attentions: "layers", which reads the target's keys and values
+    of one token, "text" and "cross". states_first: True if MTP's fc reads the state before the
+    token's embedding. mask_token: the token in place of the tokens that DFlash guesses. windows:
+    for each of its layers, the distance from which on tokens are hidden, 0 for none. causal: for
+    each of its layers, True if a token does not see later ones. embedding_scale, logit_scale: the
+    factors of embeddings and logits. softcap: the soft limit of the scaled logits, 0 for none.
 
-    d2t: the target's ids of the head's vocabulary [V'], None where it is the target's. weights: by
-    a name that is the same whoever trained it:
+    d2t: the target's ids of the head's vocabulary [V'], or None if it is the target's vocabulary.
+    weights: the tensors by names that are the same for all projects that train heads:
 
         EAGLE             embed_tokens, fc, fc_norm.I, input_norm, input_layernorm, hidden_norm,
                           post_attention_layernorm, q, k, v, o, gate, up, down, norm, lm_head
@@ -74,7 +75,8 @@ class HeadCheckpoint:
                           k_norm, q, k, v, attention_gate, o, post_attention_layernorm, gate, up,
                           down, norm, lm_head
 
-    each followed by .weight or .bias. Embedding and lm_head are the target's where they lack.
+    Each name is followed by .weight or .bias. If embed_tokens or lm_head is missing, the head uses
+    the target's.
     """
 
     path: Path
@@ -107,16 +109,17 @@ class HeadCheckpoint:
 
     @property
     def head_vocab_size(self) -> int:
-        """The number of tokens that it can guess."""
+        """The number of tokens that the head can guess."""
         return self.vocab_size if self.d2t is None else len(self.d2t)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
-        """Read a weight, float32. Raises ModelError where it is missing."""
+        """Read a weight and return it as float32. Raises ModelError if it is missing."""
         return self.weights[name].array().astype(np.float32, copy=False)
 
     def layers(self, n_layer: int) -> list[tuple[int, ...]]:
-        """Return the inputs of which layers of a target it reads, as `Model.tap` counts
-        them; both readings, the likelier first, where the ids may be of inputs or of outputs.
+        """Return the layers of a target whose inputs the head reads, as `Model.tap` counts them.
+
+        If the ids may count inputs or outputs, both readings are returned, the likelier first.
         """
         reads = KINDS[self.kind].reads
         if reads != "layers":
@@ -132,13 +135,14 @@ class HeadCheckpoint:
 
 
 def usual_layers(n_layer: int) -> tuple[int, ...]:
-    """Return the layers whose inputs EAGLE-3 reads where nothing else is said."""
+    """Return the layers whose inputs EAGLE-3 reads if the checkpoint names none."""
     return (min(2, n_layer), n_layer // 2, max(0, n_layer - 3))
 
 
 def check_target(head: HeadCheckpoint, target: TargetSizes) -> None:
-    """Raise ConfigError if a head was made for a target of other sizes, or reads a cache that this
-    one does not lend.
+    """Raise ConfigError if a head does not fit a target.
+
+    It was then made for a target of other sizes, or reads a cache that this target does not lend.
     """
     cached = head.parts["layers"].width if head.parts else 0
     made_for = TargetSizes(head.hidden_size, head.vocab_size, head.n_layer, cached)
@@ -155,8 +159,10 @@ def check_target(head: HeadCheckpoint, target: TargetSizes) -> None:
 def take(
     path: Path, tensors: Tensors, name: str, *shape: int | None, optional: bool = False
 ) -> Tensor | None:
-    """Return a tensor after checking its shape. None: any size. Raises ModelError where it is
-    missing, unless it is optional, or has another shape.
+    """Return a tensor after checking its shape.
+
+    shape: the expected sizes, with None for any size. Raises ModelError if the tensor has another
+    shape, or is missing and not optional.
     """
     tensor = tensors.get(name)
     if tensor is None:

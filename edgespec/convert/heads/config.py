@@ -1,4 +1,4 @@
-"""The config.json of a checkpoint."""
+"""Reads the config.json of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Layers = Annotated[list[_Layer], msgspec.Meta(max_length=512)]
 
 
 class EagleConfig(msgspec.Struct):
-    """The part that SpecForge and others write about layers."""
+    """The part of a config in which SpecForge and others give the layers."""
 
     eagle_aux_hidden_state_layer_ids: _Layers | None = None
 
@@ -36,8 +36,9 @@ class EagleConfig(msgspec.Struct):
 class Config(msgspec.Struct):
     """The values of a config.json that are read; the others are for training.
 
-    The values of `transformer_layer_config`, where speculators nests them, count as its own, and so
-    do those of `text_config`, in models that also see, and of `dflash_config`.
+    Some configs nest values: speculators in `transformer_layer_config`, models that also see in
+    `text_config`, and DFlash heads in `dflash_config`. Nested values count like those of the config
+    itself.
     """
 
     architectures: _Names = []
@@ -95,7 +96,8 @@ class Config(msgspec.Struct):
     def layer_ids(self) -> tuple[tuple[int, ...], LayerIds]:
         """Return the layer ids of the config and what they count.
 
-        vLLM's speculators count inputs; others follow their training framework, and do not say.
+        vLLM's speculators count the inputs of layers. Others count as their training framework
+        does, and do not say how.
         """
         ids = self.eagle_aux_hidden_state_layer_ids
         if ids is None and self.eagle_config:
@@ -104,8 +106,9 @@ class Config(msgspec.Struct):
 
 
 def read_config(folder: Path) -> Config:
-    """Return the config.json of a folder. Raises ModelError where it is no JSON or a value is of
-    another type; one that is not there says nothing.
+    """Return the config.json of a folder. If there is none, all values are the defaults.
+
+    Raises ModelError if it is not JSON or a value has the wrong type.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -124,8 +127,10 @@ def read_config(folder: Path) -> Config:
 def rotation_of(
     path: Path, config: Config, head_dim: int, *, partial: bool = False
 ) -> tuple[float, ...]:
-    """Return the angle that a position adds to each pair of numbers. partial: not all numbers of a
-    head may be rotated. Raises ModelError for a kind of rotation that is not known.
+    """Return the angles that each position adds to the pairs of numbers of an attention head.
+
+    partial: True if only a part of the numbers may be rotated. Raises ModelError for an unknown
+    kind of rotation.
     """
     given = (config.rope_parameters or {}) | (config.rope_scaling or {})
     kind = str(given.get("rope_type") or given.get("type") or "default")[:80]
@@ -153,7 +158,7 @@ def rotation_of(
 
 
 def _llama3(inverse: float, given: dict[str, Any]) -> float:
-    """Return an angle as Llama 3.1 stretches it: long waves by the factor, short ones not."""
+    """Return an angle as Llama 3.1 scales it: long waves by the factor, short ones not at all."""
     factor, low = float(given["factor"]), float(given["low_freq_factor"])
     high = float(given["high_freq_factor"])
     longest = float(given["original_max_position_embeddings"])
@@ -167,7 +172,7 @@ def _llama3(inverse: float, given: dict[str, Any]) -> float:
 
 
 def license_of(folder: Path, config: Config) -> str:
-    """Return the licence as config or model card name it, "unknown" if neither does."""
+    """Return the licence that the config or the model card names, or "unknown" if neither does."""
     card = folder / "README.md"
     text = ""
     if card.is_file():

@@ -1,4 +1,4 @@
-"""A checkpoint of a trained draft becomes a folder of ONNX graphs for one target."""
+"""Makes a folder of ONNX graphs for one target from the checkpoint of a trained draft."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ HeadPrecision = Literal["fp32", "int8", "int4"]
 _PRECISIONS = ("fp32", "int8", "int4")
 _GRAPHS = Path(__file__).with_name("graphs.py")
 _TARGET_WEIGHTS = Path(__file__).with_name("target_weights.py")
-_LEAST_CTX = 8192  # positions turn relative to each other: longer texts than it was trained on work
+_LEAST_CTX = 8192  # rotary positions are relative, so texts longer than those in training work
 
 
 @dataclass(frozen=True, slots=True)
 class HeadConversion:
-    """A converted head. layers: of the target, whose states it reads. candidates: other layers that
-    may be meant, where the checkpoint does not say how it counts them. size: in bytes. license: of
-    the checkpoint, as its card names it. seconds: of each stage.
+    """A converted head.
+
+    layers: the layers of the target whose states it reads. candidates: other layers that may be
+    meant, if the checkpoint does not say how it counts layers. size: the size of the folder in
+    bytes. license: the licence of the checkpoint, as its card names it. seconds: the time of each
+    stage.
     """
 
     path: Path
@@ -69,21 +72,21 @@ def convert_head(
     progress: Callable[[str], None] = logger.info,
     offline: bool = False,
 ) -> HeadConversion:
-    """Make an ONNX folder of a trained draft of one of the kinds in backends.heads.KINDS; MTP is a
-    layer in a target's own checkpoint.
+    """Make an ONNX folder from a trained draft of one of the kinds in backends.heads.KINDS.
 
     source: a checkpoint's folder or file, in any naming that `read_head` knows; none of its code is
-    run. target: the model that it drafts for, whose embedding and output matrix it takes where it
-    has none of its own. out: a folder that is not there yet; by default beside pulled models.
-    precision: of the matrices; int8 guesses as well as fp32 and takes a third of its time
-    (`benchmarks/head_precision.py`, `head_costs.py`). layers: whose inputs it reads
-    (`Model.tap`); by default as the checkpoint says, and where that may mean two things,
-    those with which it guesses more of the target's tokens. python: an interpreter that has onnx,
-    and gguf for a GGUF; by default this one if it has, else one in an environment that is made for
-    them, where not `offline`.
+    run. For MTP it is the checkpoint of a target, which contains the MTP layer. target: the model
+    that the head drafts for; a head without its own embedding or output matrix takes the target's.
+    out: a folder that does not exist yet; by default it is next to pulled models. precision: the
+    precision of the matrices; int8 guesses as well as fp32 and takes a third of its time
+    (`benchmarks/head_precision.py`, `head_costs.py`). layers: the layers whose inputs the head
+    reads (`Model.tap`); by default those that the checkpoint names. If the checkpoint can be read
+    in two ways, the layers are taken with which the head guesses more of the target's tokens.
+    python: an interpreter that has onnx, and gguf for a GGUF; by default this one if it has them,
+    else one in an environment that is made for them, unless `offline`.
 
-    Raises ModelError and its kinds, ConfigError where the head was made for another target, and
-    ConversionError where a tool fails or is missing; nothing is left at `out` then.
+    Raises ModelError and its subclasses, ConfigError if the head was made for a different target,
+    and ConversionError if a tool fails or is missing. In these cases nothing is left at `out`.
     """
     if precision not in _PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}; known: {', '.join(_PRECISIONS)}")
@@ -93,7 +96,7 @@ def convert_head(
     candidates = _candidates(head, sizes, layers)
     chosen = candidates[0]
     folder = Path(out) if out else hub.models_dir() / f"{_name(head)}-head-{precision}"
-    backends.get("onnx")  # checks the result, and may be missing
+    backends.get("onnx")  # it checks the result; raises if it is missing
     if folder.exists():
         raise ConfigError(f"{folder} is there already; give another folder, or remove it")
     work = _Work(folder.with_name(f"{folder.name}.partial"), progress)
@@ -124,8 +127,9 @@ def convert_head(
 
 
 def _refuse_gguf(source: str | os.PathLike[str]) -> None:
-    """Raise ConfigError for a GGUF, which is what a head may be converted to elsewhere, and
-    ModelError and its kinds for one that is damaged.
+    """Raise ConfigError if `source` is a GGUF, which needs no conversion or is not a head.
+
+    Raises ModelError and its subclasses for a damaged GGUF.
     """
     path = expanded(source)
     try:
@@ -144,7 +148,7 @@ def _refuse_gguf(source: str | os.PathLike[str]) -> None:
 
 @dataclass(slots=True)
 class _Work:
-    """A conversion under way: the folder that is made, and the programs that make it."""
+    """A conversion in progress: the folder that is made, and the Python that runs the programs."""
 
     folder: Path
     progress: Callable[[str], None]
@@ -154,18 +158,22 @@ class _Work:
 
     @property
     def weights(self) -> Path:
-        """The folder of the weights, which is there for a while."""
+        """The folder of the weights, which exists only during the conversion."""
         return self.folder / "weights"
 
     def run(self, job: dict[str, Any], program: Path) -> None:
-        """Run a program. Raises ConversionError where it fails."""
+        """Run a program with this job. Raises ConversionError if it fails."""
         tools.run_worker(self.python, job, self.folder, self.progress, self.times, program)
 
 
 def _candidates(
     head: HeadCheckpoint, sizes: TargetSizes, layers: Sequence[int] | None
 ) -> list[tuple[int, ...]]:
-    """Return the layers that a head may read, after checking that it fits its target."""
+    """Return the layers that a head may read, as one tuple for each reading of the checkpoint.
+
+    Raises ConfigError if the head does not fit its target, and UnknownArchitecture as
+    `_check_attention` does.
+    """
     check_target(head, sizes)
     _check_attention(head)
     readings = head.layers(sizes.n_layer)
@@ -181,8 +189,9 @@ def _name(head: HeadCheckpoint) -> str:
 
 
 def _check_attention(head: HeadCheckpoint) -> None:
-    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not take. DFlash and
-    Mixtures of Attentions have their own.
+    """Raise UnknownArchitecture for a layer that onnxruntime's attention does not support.
+
+    DFlash and Mixtures of Attentions have their own attention.
     """
     if head.decoder is None or head.kind in ("dflash", "moa"):
         return
@@ -195,7 +204,7 @@ def _check_attention(head: HeadCheckpoint) -> None:
 
 
 def _lacking(head: HeadCheckpoint) -> list[str]:
-    """Return the matrices that a head takes from its target."""
+    """Return the names of the matrices that a head takes from its target."""
     if head.decoder is None:
         return []
     return [n for n in ("embed_tokens", "lm_head") if f"{n}.weight" not in head.weights]
@@ -205,7 +214,7 @@ def _interpreter(
     python: str | os.PathLike[str] | None, head: HeadCheckpoint, model: Path,
     progress: Callable[[str], None], offline: bool,
 ) -> Path:  # fmt: skip
-    """Return a Python that has what the programs need."""
+    """Return a Python with the packages that the programs need."""
     if python:
         return Path(python)
     needed = ("onnx", "gguf") if _lacking(head) and not has_folder(model) else ("onnx",)
@@ -215,7 +224,7 @@ def _interpreter(
 
 
 def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:
-    """Write each weight as float32, one at a time, and those that the target has."""
+    """Write the head's weights as float32, one at a time, then the matrices of its target."""
     start, step = time.perf_counter(), "reading the checkpoint"
     work.progress(step)
     for name in head.weights:
@@ -228,7 +237,7 @@ def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:
 
 
 def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: Path) -> None:
-    """Raise ConversionError if the target's matrices are not what its sizes say."""
+    """Raise ConversionError if the target's matrices do not have the shape that its sizes give."""
     assert head.decoder
     for name in names:
         shape = np.load(folder / f"{name}.weight.npy", mmap_mode="r").shape
@@ -239,7 +248,7 @@ def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: 
 def _job(
     head: HeadCheckpoint, layers: tuple[int, ...], precision: str, work: _Work
 ) -> dict[str, Any]:
-    """Return what the program that writes graphs is told."""
+    """Return the job of the program that writes graphs, as an object for JSON."""
     left_out = ("weights", "path", "d2t", "layer_ids", "ids_count")
     known = {f.name: getattr(head, f.name) for f in fields(head) if f.name not in left_out}
     return known | {
@@ -255,7 +264,7 @@ def _job(
 
 
 def target_name(target: Reference, model: Path) -> str:
-    """Return the name that head.json notes of a target: that in the catalogue, or of its file."""
+    """Return the name of a target for head.json: its name in the catalogue, or that of its file."""
     name = os.fspath(target).partition(":")[0].lower()
     return name if name in hub.entries() else hub.label(model)
 
@@ -264,7 +273,10 @@ def _write_note(
     head: HeadCheckpoint, layers: tuple[int, ...], sizes: TargetSizes, folder: Path,
     noted: dict[str, str],
 ) -> None:  # fmt: skip
-    """Write head.json, and d2t.npy for a head of a part of the vocabulary. noted: more to note."""
+    """Write head.json and, for a head with a part of the vocabulary, d2t.npy.
+
+    noted: further values for head.json.
+    """
     known = {name: size for name, size in asdict(sizes).items() if name != "cached_size"}
     if KINDS[head.kind].reads == "cache":
         known["cached_size"] = sizes.cached_size

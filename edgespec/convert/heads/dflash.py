@@ -1,5 +1,6 @@
-"""DFlash (arXiv 2602.06036): layers that guess a block of masked tokens at once, as z-lab and
-vLLM's speculators write them.
+"""DFlash heads (arXiv 2602.06036), as z-lab and vLLM's speculators write them.
+
+Their layers guess a block of masked tokens at once.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def read_dflash(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def _layer_ids(path: Path, config: Config) -> tuple[tuple[int, ...], LayerIds]:
-    """Return the layer ids of the config and what they count: z-lab counts outputs of layers,
-    vLLM's speculators their inputs.
+    """Return the layer ids of the config and what they count.
+
+    z-lab counts the outputs of layers, vLLM's speculators their inputs.
     """
     if config.target_layer_ids:
         return tuple(config.target_layer_ids), "outputs"
@@ -59,7 +61,7 @@ def _layer_ids(path: Path, config: Config) -> tuple[tuple[int, ...], LayerIds]:
 
 
 def _block_size(path: Path, config: Config) -> int:
-    """Return the tokens of a block, the last token of the text and those that are guessed."""
+    """Return the number of tokens in a block: the last token of the text and the guessed ones."""
     if config.sample_from_anchor:
         raise UnknownArchitecture(
             f"{path} guesses from the last token's own place (sample_from_anchor); known are heads "
@@ -85,9 +87,9 @@ def _mask_token(path: Path, config: Config, vocab_size: int) -> int:
 def _attention(
     path: Path, config: Config, n_layers: int
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return of each layer the window, 0 for none, and whether it is causal.
+    """Return the window of each layer, 0 for none, and whether each layer is causal.
 
-    Where nothing else is said, layers with a window are causal, as in z-lab's own code.
+    If the config does not say it, layers with a window are causal, as in z-lab's own code.
     """
     types = config.layer_types or [_FULL] * n_layers
     if len(types) != n_layers or not set(types) <= {_FULL, _SLIDING}:

@@ -1,4 +1,4 @@
-"""The graphs of DFlash (arXiv 2602.06036); `graphs.py` runs this file, and its Graph is given."""
+"""The graphs of DFlash (arXiv 2602.06036). `graphs.py` runs this file and passes its Graph."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Angles = tuple[str, str]
 
 
 def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
-    """Write fuse.onnx, which makes keys and values of the target's states, and head.onnx, which
-    guesses a block after them.
+    """Write fuse.onnx, which computes keys and values from the target's states, and head.onnx,
+    which guesses the block of tokens after them.
     """
     _write_fuse(new(job))
     _write_head(new(job))
@@ -62,13 +62,13 @@ def _write_head(graph: Graph) -> None:
 
 
 def _from(graph: Graph, x: str, first: int) -> str:
-    """Return the rows of [1, n, d] from one on."""
+    """Return the rows of [1, n, d] from the row `first` on."""
     bounds = (np.array([each]) for each in (first, np.iinfo(np.int64).max, 1))
     return graph.op("Slice", x, *(graph.const(each) for each in bounds))
 
 
 def _scaled(graph: Graph, logits: str) -> str:
-    """Return logits as the head's config wants them."""
+    """Return the logits after the scaling and the soft cap in the head's config."""
     if graph.job["logit_scale"] != 1:
         logits = graph.op("Mul", logits, graph.const(np.float32(graph.job["logit_scale"])))
     if not graph.job["softcap"]:
@@ -78,13 +78,16 @@ def _scaled(graph: Graph, logits: str) -> str:
 
 
 def _angles(graph: Graph, positions: str) -> Angles:
-    """Return cosines and sines of positions; a block lies after the longest text, too."""
+    """Return cosines and sines of positions, also for a block after the longest text."""
     longest = graph.job["n_ctx"] + graph.job["n_heads"] + 1
     return graph.angles(graph.job["decoder"]["rotation"], positions, longest)
 
 
 def _normed(graph: Graph, i: int, kind: str, states: str, angles: Angles) -> str:
-    """Return the queries or keys of states in layer i, "q" or "k", [1, n, heads, head_dim]."""
+    """Return the normed and rotated queries or keys of layer i, [1, n, heads, head_dim].
+
+    kind: "q" or "k".
+    """
     layer = graph.job["decoder"]
     n_heads = layer["n_heads"] if kind == "q" else layer["n_kv_heads"]
     heads = graph.heads(graph.linear(f"{i}.{kind}", states), n_heads, layer["head_dim"])
@@ -92,7 +95,7 @@ def _normed(graph: Graph, i: int, kind: str, states: str, angles: Angles) -> str
 
 
 def _attention(graph: Graph, i: int, read: str, past: list[str], angles: Angles, bias: str) -> str:
-    """Return what the block's queries mix of the values of the past and of its own, [1, n, d]."""
+    """Return the attention of the block's queries over the past and the block itself, [1, n, d]."""
     layer = graph.job["decoder"]
     shape = layer["n_kv_heads"], layer["head_dim"]
     values = graph.heads(graph.linear(f"{i}.v", read), *shape)
@@ -105,8 +108,9 @@ def _attention(graph: Graph, i: int, read: str, past: list[str], angles: Angles,
 
 
 def _bias(graph: Graph, positions: str, length: str, window: int, causal: bool) -> str:
-    """Return what is added to scores so that places out of sight count nothing, [n, total]; ""
-    where all is in sight. length: of the past.
+    """Return the bias that hides some places from attention, [n, total], or "" if none are hidden.
+
+    length: the length of the past.
     """
     if not (window or causal):
         return ""

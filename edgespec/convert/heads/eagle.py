@@ -1,5 +1,5 @@
-"""EAGLE-1, EAGLE-2 and EAGLE-3 (arXiv 2401.15077, 2406.16858, 2503.01840), as SafeAILab, SpecForge,
-AngelSlim and vLLM's speculators write them.
+"""EAGLE-1, EAGLE-2 and EAGLE-3 heads (arXiv 2401.15077, 2406.16858, 2503.01840), as SafeAILab,
+SpecForge, AngelSlim and vLLM's speculators write them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def read_eagle3(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def read_eagle(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Return the description of an EAGLE-1 or EAGLE-2 head, which are the same. Raises
-    ModelError.
+    """Return the description of an EAGLE-1 or EAGLE-2 head. Raises ModelError.
+
+    The checkpoints of the two have the same form.
     """
     layer, prefix = sizes_of(path, config), _prefix(tensors)
     check_one_layer(path, config.num_hidden_layers)
@@ -73,5 +74,5 @@ def read_eagle(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def _prefix(tensors: Tensors) -> str:
-    """Return what the names of the layer's tensors begin with."""
+    """Return the beginning of the names of the layer's tensors."""
     return next(p for p in _LAYERS if any(name.startswith(p) for name in tensors))

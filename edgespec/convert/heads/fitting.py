@@ -1,4 +1,4 @@
-"""A head beside its target: sizes, whether it runs, from which layers it guesses better."""
+"""Tries a head with its target: sizes, whether it runs, and with which layers it guesses better."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PROMPT = "Explain in a few sentences how a bicycle stays upright while it is mo
 
 
 def target_sizes(path: Path) -> TargetSizes:
-    """Return the sizes of a target. Raises ModelError and its kinds.
+    """Return the sizes of a target. Raises ModelError and its subclasses.
 
-    A GGUF counts layers for multi-token prediction among its blocks, and a graph has caches of some
-    layers only where others are recurrent.
+    A GGUF counts layers for multi-token prediction among its blocks, so they are subtracted. A
+    graph has no caches for recurrent layers, so the number of its layers is read from its config.
     """
     known = backends.of(path).inspect_metadata(path)
     hidden, blocks = known.get("embedding_length"), known.get("block_count")
@@ -48,7 +48,10 @@ def target_sizes(path: Path) -> TargetSizes:
 
 
 def check_runs(folder: Path, sizes: TargetSizes) -> None:
-    """Raise ConversionError if the head in a folder does not give finite rows for a few tokens."""
+    """Raise ConversionError if the head in a folder does not run properly on a few tokens.
+
+    Each logits row must have a finite number and no NaN.
+    """
     engine = backends.get("onnx")
     config = EngineConfig(n_ctx=64, provider="cpu")
     target: Any = ToyModel(lambda _: (), vocab_size=sizes.vocab_size)
@@ -65,8 +68,10 @@ def check_runs(folder: Path, sizes: TargetSizes) -> None:
 def better_reading(
     folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], str]:
-    """Return the layers whose states let a head guess more of its target's tokens, and what is to
-    be said of it. Where the target cannot be asked it is the first candidate.
+    """Return the layers with which a head guesses more of its target's tokens, and a warning.
+
+    The warning tells users how the layers were chosen. If the target cannot be run, these are the
+    layers of the first candidate.
     """
     try:
         shares = _agreements(folder, model, candidates)
@@ -83,8 +88,9 @@ def better_reading(
 
 
 def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]) -> list[float]:
-    """Return the share of a target's tokens that a head guesses, by the layers that it reads.
-    Raises ConfigError for a target that gives no states.
+    """Return the share of a target's tokens that a head guesses, for each choice of layers.
+
+    Raises ConfigError for a target that does not output states.
     """
     engine = backends.get("onnx")
     config = EngineConfig(n_ctx=512)
@@ -97,11 +103,14 @@ def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
 def agreements(
     head: Head, target: Model, candidates: Sequence[tuple[int, ...]], prompt: Sequence[int]
 ) -> list[float]:
-    """Return for each choice of layers the share of the N_TOKENS greedy tokens of a target after a
-    prompt that a head guesses from their states. The first of them is given.
+    """Return the share of a target's tokens that a head guesses, for each choice of layers.
 
-    The head was opened for the target. Both begin anew, and the target gives no states afterwards.
-    Raises ConfigError for a layer that the target cannot give.
+    The target generates N_TOKENS greedy tokens after the prompt. The head gets the first of them,
+    and guesses the others from the states of the chosen layers.
+
+    The head must have been opened for this target. Both start with an empty cache, and the target
+    no longer outputs states afterwards. Raises ConfigError for a layer that the target cannot
+    output.
     """
     layers = sorted({layer for each in candidates for layer in each})
     answer, states = _greedy(target, layers, prompt)
@@ -119,8 +128,9 @@ def agreements(
 def _greedy(
     target: Model, layers: Sequence[int], prompt: Sequence[int]
 ) -> tuple[list[int], States]:
-    """Return N_TOKENS tokens that a target writes, and the states of these layers of the prompt and
-    of all tokens but the last, [n, n_layers, hidden_size].
+    """Return N_TOKENS greedy tokens of a target, and the states of these layers.
+
+    The states are those of the prompt and of all tokens but the last, [n, n_layers, hidden_size].
     """
     target.tap(layers)
     try:

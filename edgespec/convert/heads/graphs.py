@@ -1,9 +1,9 @@
 """The program that writes a head as ONNX graphs; `tools.py` runs it in its own environment.
 
-Needs onnx, and nothing of edgespec. Takes one JSON object as its argument: "out", the folder;
-"weights", a folder with NAME.npy for each weight of a HeadCheckpoint; its other fields by their
-names; "precision", fp32, int8 or int4, of the matrices; "n_ctx", the longest text. Prints one JSON
-object a line: {"step": …}.
+It needs onnx, and nothing of edgespec. Its argument is one JSON object: "out", the folder for the
+graphs; "weights", a folder with NAME.npy for each weight of a HeadCheckpoint; the other fields of
+the HeadCheckpoint, by their names; "precision", the precision of the matrices, fp32, int8 or int4;
+"n_ctx", the length of the longest text. It prints one JSON object per line: {"step": …}.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 KEEP = "num_logits_to_keep"
-_BLOCK = 32  # numbers with a scale of their own
-_MOST_INLINE = 1 << 30  # bytes; a protobuf ends at two of them
+_BLOCK = 32  # numbers that share a scale
+_MOST_INLINE = 1 << 30  # bytes; a protobuf holds at most twice as many
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
     other = Path(__file__).with_name(f"{job['kind']}_graphs.py")
-    if other.is_file():  # a program in isolation cannot import what is next to it
+    if other.is_file():  # python -I cannot import files next to a program
         runpy.run_path(str(other))["write"](job, Graph)
         return
     writers = {
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 class Graph:
-    """Nodes and weights of one graph. job: as described above."""
+    """The nodes and weights of one graph. job: the JSON object that is described above."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
@@ -49,7 +49,7 @@ class Graph:
         self._weights: list[Any] = []
 
     def input(self, name: str, *shape: int | str, integer: bool = False) -> str:
-        """Add an input, float32 or int64."""
+        """Add an input, float32 or int64, and return its name."""
         from onnx import TensorProto, helper
 
         kind = TensorProto.INT64 if integer else TensorProto.FLOAT
@@ -57,7 +57,7 @@ class Graph:
         return name
 
     def output(self, name: str, value: str, *shape: int | str) -> None:
-        """Add an output, float32, that a value goes to."""
+        """Add a float32 output that gives the value of this name."""
         from onnx import TensorProto, helper
 
         if name != value:
@@ -86,7 +86,7 @@ class Graph:
         return name
 
     def weight(self, name: str) -> npt.NDArray[np.float32]:
-        """Read a weight."""
+        """Return a weight, which is read from its file."""
         return np.asarray(np.load(Path(self.job["weights"]) / f"{name}.npy"), np.float32)
 
     def has(self, name: str) -> bool:
@@ -94,7 +94,7 @@ class Graph:
         return (Path(self.job["weights"]) / f"{name}.npy").exists()
 
     def linear(self, name: str, x: str) -> str:
-        """Return x Wᵀ + b, its matrix in the precision that is asked for."""
+        """Return x Wᵀ + b, with W in the requested precision."""
         matrix = self.weight(f"{name}.weight")
         bits = {"int8": 8, "int4": 4}.get(self.job["precision"])
         if bits:
@@ -111,7 +111,7 @@ class Graph:
         return self.op("Add", made, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
 
     def norm(self, name: str, x: str, eps: float) -> str:
-        """Return x / rms(x) · w, + b if the norm has one."""
+        """Return x / rms(x) · w, plus b if the norm has a bias."""
         weight = self.const(self.weight(f"{name}.weight"), f"{name}.weight")
         made = self.op("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=eps)
         if not self.has(f"{name}.bias"):
@@ -119,7 +119,7 @@ class Graph:
         return self.op("Add", made, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
 
     def embedding(self, name: str, ids: str) -> str:
-        """Return the rows of tokens in a matrix that is kept in float16."""
+        """Return the rows of these tokens from a matrix that is stored in float16."""
         matrix = self.const(self.weight(f"{name}.weight").astype(np.float16), f"{name}.weight")
         return self.op("Cast", self.op("Gather", matrix, ids), to=1)  # FLOAT
 
@@ -128,14 +128,15 @@ class Graph:
         return self.op("Mul", x, self.op("Sigmoid", x))
 
     def feed_forward(self, state: str, eps: float, prefix: str = "") -> str:
-        """Return what the second half of a layer adds to its state."""
+        """Return the output of the second half of a layer, which is to be added to the state."""
         inner = self.norm(f"{prefix}post_attention_layernorm", state, eps)
         gate, up = (self.linear(f"{prefix}{name}", inner) for name in ("gate", "up"))
         return self.linear(f"{prefix}down", self.op("Mul", self.silu(gate), up))
 
     def attention(self, read: str) -> str:
-        """Return what attention mixes; it appends to the cache in place if past and present are
-        one.
+        """Return the output of attention.
+
+        If past and present are the same buffers, it appends to the cache in place.
         """
         layer = self.job["decoder"]
         mask = self.input("attention_mask", 1, "total", integer=True)
@@ -160,7 +161,7 @@ class Graph:
         return mixed
 
     def _projected(self, name: str, read: str) -> str:
-        """Return queries, keys or values, each attention head normed where it has a norm."""
+        """Return queries, keys or values; each attention head is normed if it has a norm."""
         made = self.linear(name, read)
         if not self.has(f"{name}_norm.weight"):
             return made
@@ -181,8 +182,9 @@ class Graph:
         return cos, sin
 
     def turned(self, x: str, angles: tuple[str, str]) -> str:
-        """Return [b, n, heads, size] with each pair of numbers rotated; a pair is a number of the
-        first half and one of the second.
+        """Return [b, n, heads, size] with each pair of numbers rotated.
+
+        A pair is a number of the first half and the number at the same place in the second half.
         """
         first, second = f"{x}/first", f"{x}/second"
         self.op("Split", x, outputs=[first, second], axis=-1)
@@ -194,8 +196,10 @@ class Graph:
         return self.op("Concat", *both, axis=-1)
 
     def mixed(self, queries: str, keys: str, values: str, layer: dict[str, Any], bias: str) -> str:
-        """Return what queries [b, n, heads, size] mix of values [b, total, kv heads, size], one
-        beside the other, [b, n, heads * size]. bias: is added to scores, [n, total]; "" for none.
+        """Return the attention of queries over keys and values, [b, n, heads * size].
+
+        queries: [b, n, heads, size]. keys, values: [b, total, kv heads, size]. bias: is added to
+        the scores, [n, total]; "" for none.
         """
         n_kv, size = layer["n_kv_heads"], layer["head_dim"]
         groups = self.const(np.array([0, 0, n_kv, layer["n_heads"] // n_kv, size]))
@@ -211,8 +215,9 @@ class Graph:
         return self.op("Reshape", mixed, self.const(np.array([0, 0, -1])))
 
     def last(self, x: str) -> str:
-        """Return the last rows of [1, n, d], as many as the optional input KEEP says, by default
-        all.
+        """Return the last rows of [1, n, d].
+
+        Their number is the optional input KEEP, by default all rows.
         """
         from onnx import TensorProto, helper
 
@@ -223,8 +228,9 @@ class Graph:
         return self.op("Slice", x, self.op("Neg", KEEP), end, axis)
 
     def save(self, name: str, **known: int) -> None:
-        """Write the graph, its weights beside it if they are too many for one file. known: numbers
-        that its metadata tell as edgespec.NAME.
+        """Write the graph, with its weights in a separate file if they are too large for one file.
+
+        known: numbers that its metadata contain as edgespec.NAME.
         """
         import onnx
         from onnx import helper
@@ -244,14 +250,16 @@ class Graph:
 def quantised(
     matrix: npt.NDArray[np.float32], bits: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Return a matrix [N, K] as MatMulNBits takes it: numbers in blocks along K, [N, blocks,
-    bytes], and the scale of each block, [N * blocks]. The level in the middle is zero.
+    """Return a matrix [N, K] in the format of MatMulNBits.
+
+    The numbers are in blocks along K, [N, blocks, bytes], and each block has a scale, [N * blocks].
+    The level in the middle is zero.
     """
     n, k = matrix.shape
     blocks = np.pad(matrix, ((0, 0), (0, -k % _BLOCK))).reshape(n, -1, _BLOCK)
     middle = 1 << (bits - 1)
     peak = np.take_along_axis(blocks, abs(blocks).argmax(-1)[..., None], -1)
-    scales = peak / -middle  # the largest takes the level that has no opposite
+    scales = peak / -middle  # the number of largest size takes the lowest level
     safe = np.where(scales == 0, 1, scales)
     levels = np.clip(np.rint(blocks / safe) + middle, 0, 2 * middle - 1).astype(np.uint8)
     packed = levels if bits == 8 else levels[..., ::2] | levels[..., 1::2] << 4
@@ -259,7 +267,7 @@ def quantised(
 
 
 def write_eagle(job: dict[str, Any]) -> None:
-    """Write head.onnx, and fuse.onnx for EAGLE-3."""
+    """Write head.onnx and, for EAGLE-3, fuse.onnx."""
     if job["kind"] == "eagle3":
         _write_fuse(job)
     layer, graph = job["decoder"], Graph(job)
@@ -287,7 +295,7 @@ def write_eagle(job: dict[str, Any]) -> None:
 
 
 def _write_fuse(job: dict[str, Any]) -> None:
-    """Write the graph that makes one state of the target's several."""
+    """Write fuse.onnx, which turns the states of several layers of the target into one state."""
     graph, hidden = Graph(job), job["hidden_size"]
     n_taps, eps = len(job["layers"]), job["decoder"]["eps"]
     taps = graph.input("hidden_states", 1, "n", n_taps * hidden)
@@ -303,7 +311,7 @@ def _write_fuse(job: dict[str, Any]) -> None:
 
 
 def write_medusa(job: dict[str, Any]) -> None:
-    """Write head.onnx, which gives the rows of all heads."""
+    """Write head.onnx, which outputs the logits rows of all heads."""
     graph = Graph(job)
     states = graph.input("hidden_states", 1, 1, job["hidden_size"])
     rows = []
@@ -318,8 +326,9 @@ def write_medusa(job: dict[str, Any]) -> None:
 
 
 def write_mlp_speculator(job: dict[str, Any]) -> None:
-    """Write head.I.onnx for each depth I; depths that share all weights are one graph, the first
-    of them.
+    """Write head.I.onnx for each depth I.
+
+    Depths that share all weights use one graph, that of the first of them.
     """
     n, inner = job["n_heads"], job["inner_size"]
     state_weight = 0.5 ** (0.5 / n)

@@ -1,4 +1,4 @@
-"""Tensors of decoder layers, as checkpoints of heads name them."""
+"""Tensors of decoder layers, by the names that checkpoints of heads give them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _PROJECTIONS = {
     "self_attn.q_proj": "q", "self_attn.k_proj": "k", "self_attn.v_proj": "v",
     "self_attn.o_proj": "o", "mlp.gate_proj": "gate", "mlp.up_proj": "up", "mlp.down_proj": "down",
 }  # fmt: skip
-_UNUSED = ("t2d", "d2t", "rotary_emb.inv_freq")  # the last are made anew
+_UNUSED = ("t2d", "d2t", "rotary_emb.inv_freq")  # inv_freq is computed anew
 
 
 class Weights:
-    """Tensors that were found, by the names of HeadCheckpoint. layer: sizes of those of layers."""
+    """Collects tensors of a checkpoint under the names of HeadCheckpoint.
+
+    layer: the sizes of the layers whose tensors are taken. found: the tensors that were taken.
+    """
 
     def __init__(self, path: Path, tensors: Tensors, layer: DecoderLayer) -> None:
         self._path, self._tensors, self.layer = path, tensors, layer
@@ -27,7 +30,11 @@ class Weights:
     def take(
         self, name: str, *shape: int, source: str = "", optional: bool = False, bias: str = ""
     ) -> None:
-        """Take a weight, and its bias of as many numbers as it has rows where one may be there."""
+        """Take a weight and, if `bias` is not empty, its bias if there is one.
+
+        source: its name in the checkpoint, if it is not `name`. The bias has one number for each
+        row.
+        """
         source = source or name
         self._known |= {f"{source}.weight", f"{source}.bias" if bias else ""}
         tensor = take(self._path, self._tensors, f"{source}.weight", *shape, optional=optional)
@@ -39,8 +46,10 @@ class Weights:
             self.found[f"{name}.bias"] = tensor
 
     def take_norms(self, prefix: str, *names: str, to: str = "") -> None:
-        """Take norms of the states of a layer whose names begin with `prefix`, under `to` and their
-        own.
+        """Take the norms of a layer's states.
+
+        prefix: the beginning of their names in the checkpoint. to: the beginning of their names
+        here.
         """
         for name in names:
             self.take(f"{to}{name}", self.layer.width, source=f"{prefix}{name}")
@@ -51,8 +60,10 @@ class Weights:
             self.take(f"{to}{name}", self.layer.head_dim, source=f"{prefix}self_attn.{name}")
 
     def take_projections(self, prefix: str, n_in: int, to: str = "", gated: bool = False) -> None:
-        """Take the matrices of a layer, whose attention reads `n_in` numbers. gated: queries stand
-        beside as many numbers that gate what attention gives.
+        """Take the matrices of a layer whose attention reads `n_in` numbers.
+
+        gated: True if the matrix of the queries also has a gate for each query, which scales the
+        output of attention.
         """
         layer = self.layer
         n_queries, n_keys = layer.n_heads * layer.head_dim, layer.n_kv_heads * layer.head_dim
@@ -65,8 +76,9 @@ class Weights:
             self.take(f"{to}{name}", *shapes[name], source=f"{prefix}{source}", bias="optional")
 
     def refuse_others(self, prefix: str = "") -> None:
-        """Raise UnknownArchitecture for tensors whose names begin with `prefix` that would be left
-        out: the head would guess something else without them.
+        """Raise UnknownArchitecture if tensors were not taken whose names begin with `prefix`.
+
+        Without them the head would guess something else.
         """
         others = [
             name for name in self._tensors
@@ -80,9 +92,11 @@ class Weights:
 
 
 def sizes_of(path: Path, config: Config, *, partial_rotation: bool = False) -> DecoderLayer:
-    """Return the sizes of a layer. Raises ModelError where the config does not tell them, and
-    UnknownArchitecture for another activation. partial_rotation: only the first numbers of each
-    attention head may be rotated.
+    """Return the sizes of a layer.
+
+    partial_rotation: True if the rotation may cover only the first numbers of each attention head.
+    Raises ModelError if the config lacks a size, and UnknownArchitecture for an activation other
+    than silu.
     """
     width, n_heads = config.hidden_size, config.num_attention_heads
     if min(width, n_heads, config.intermediate_size) < 1:
@@ -100,13 +114,13 @@ def sizes_of(path: Path, config: Config, *, partial_rotation: bool = False) -> D
 
 
 def check_one_layer(path: Path, n_layers: int | None) -> None:
-    """Raise UnknownArchitecture for a head of several layers."""
+    """Raise UnknownArchitecture for a head with several layers."""
     if (n_layers or 1) != 1:
         raise UnknownArchitecture(f"{path} has {n_layers} layers; heads of one are known here")
 
 
 def vocab_size_of(path: Path, config: Config, tensors: Tensors) -> int:
-    """Return the size of the target's vocabulary. Raises ModelError where nothing says it."""
+    """Return the size of the target's vocabulary. Raises ModelError if nothing states it."""
     known = [tensors[n].shape[0] for n in ("embed_tokens.weight", "t2d") if n in tensors]
     size = config.vocab_size or next(iter(known), 0)
     if not size:

@@ -1,4 +1,4 @@
-"""Medusa's heads (arXiv 2401.10774): residual blocks and a matrix for each token ahead."""
+"""Medusa heads (arXiv 2401.10774): residual blocks and an output matrix for each token ahead."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from .tensors import Tensor, Tensors
 
 
 def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Return the description of Medusa's heads, which are counted: configs often have another
-    number. Raises ModelError.
+    """Return the description of Medusa heads. Raises ModelError.
+
+    The number of heads is counted in the tensors, because configs often give a different one.
     """
     blocks = [re.fullmatch(r"(\d+)\.(\d+)\.linear\.weight", name) for name in tensors]
     places = [(int(match[1]), int(match[2])) for match in blocks if match]

@@ -1,4 +1,4 @@
-"""MLP speculators, as IBM's accelerators are (arXiv 2404.19124)."""
+"""MLP speculators (arXiv 2404.19124), in the format of IBM's accelerators."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .tensors import Tensor, Tensors
 
 
 def read_mlp_speculator(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Return the description of an MLP speculator. Weights that depths share are listed for each
-    of them. Raises ModelError.
+    """Return the description of an MLP speculator. Raises ModelError.
+
+    Weights that several depths share are listed for each depth.
     """
     if min(config.n_predict, config.inner_dim, config.emb_dim) < 1:
         raise ModelError(

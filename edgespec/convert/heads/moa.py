@@ -1,4 +1,4 @@
-"""Mixture of Attentions (arXiv 2410.03804), as huawei-noah publishes it."""
+"""Mixtures of Attentions (arXiv 2410.03804), as huawei-noah publishes them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _PARTS = {
 
 
 def read_moa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Return the description of a Mixture of Attentions. The sizes of its layers are those of their
-    tensors: its config has the target's. Raises ModelError.
+    """Return the description of a Mixture of Attentions. Raises ModelError.
+
+    The sizes of its layers are taken from their tensors, because its config has those of the
+    target.
     """
     if config.target_layer_inference:
         raise UnknownArchitecture(
@@ -41,7 +43,7 @@ def read_moa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def _sizes(path: Path, tensors: Tensors, config: Config, prefix: str) -> DecoderLayer:
-    """Return the sizes of a layer. All have as many heads of queries."""
+    """Return the sizes of a layer. All layers have the same number of query heads."""
     names = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj")
     taken = [take(path, tensors, f"{prefix}{name}.weight", None, None) for name in names]
     queries, keys, inner = (each.shape for each in taken if each)

@@ -1,5 +1,6 @@
-"""The graphs of a Mixture of Attentions (arXiv 2410.03804); `graphs.py` runs this file, and its
-Graph is given.
+"""The graphs of a Mixture of Attentions (arXiv 2410.03804).
+
+`graphs.py` runs this file and passes its Graph.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
 
 
 def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
-    """Write fuse.onnx, which makes keys and values of the target's own, and head.onnx, which reads
-    tokens beside them.
+    """Write fuse.onnx, which computes keys and values from the target's keys and values, and
+    head.onnx, which reads tokens together with them.
     """
     _write_fuse(new(job))
     _write_head(new(job))
 
 
 def _write_fuse(graph: Graph) -> None:
-    """Let the layers' keys and values of each token attend to each other, without a mask; the mean
-    of what comes out is what the head's second attention looks at.
+    """Write fuse.onnx, which makes the keys and values for the head's cross-attention.
+
+    The keys and values of each token in all layers of the target attend to each other, without a
+    mask. The mean of the result is the state that the cross-attention reads.
     """
     job = graph.job
     layer, cross = job["parts"]["layers"], job["parts"]["cross"]
@@ -64,7 +67,7 @@ def _write_head(graph: Graph) -> None:
     turn = graph.angles(text["rotation"], at, longest)
     queries = graph.turned(_split(graph, "text", "q", read), turn)
     state = _layer(graph, "text", state, graph.mixed(queries, keys, values, text, bias))
-    # The state that a token looks at is of the token before it, and has that one's position.
+    # A token reads the state of the token before it, which has the position of that token.
     after = graph.op("Add", at, graph.const(np.array(1)))
     read = graph.norm("cross.input_layernorm", state, cross["eps"])
     turn = graph.angles(cross["rotation"], after, longest)
@@ -75,7 +78,7 @@ def _write_head(graph: Graph) -> None:
 
 
 def _past(graph: Graph, i: int, layer: dict[str, Any]) -> list[str]:
-    """Return the kept keys and values of a layer, [1, total, kv heads, head_dim] each."""
+    """Return the cached keys and values of a layer, each [1, total, kv heads, head_dim]."""
     size, name = layer["n_kv_heads"] * layer["head_dim"], ("past", "context")[i]
     inputs = [
         graph.input(f"past_key_values.{i}.{kind}", 1, name, size) for kind in ("key", "value")
@@ -84,14 +87,14 @@ def _past(graph: Graph, i: int, layer: dict[str, Any]) -> list[str]:
 
 
 def _split(graph: Graph, part: str, kind: str, read: str) -> str:
-    """Return queries, keys or values, "q", "k" or "v", [b, n, heads, head_dim]."""
+    """Return the queries ("q"), keys ("k") or values ("v") of states, [b, n, heads, head_dim]."""
     layer = graph.job["parts"][part]
     n_heads = layer["n_heads"] if kind == "q" else layer["n_kv_heads"]
     return graph.heads(graph.linear(f"{part}.{kind}", read), n_heads, layer["head_dim"])
 
 
 def _keep(graph: Graph, part: str, i: int, read: str, angles: tuple[str, str]) -> tuple[str, str]:
-    """Return keys and values of tokens, which are outputs as well."""
+    """Return the keys and values of tokens, and make them outputs of the graph."""
     layer = graph.job["parts"][part]
     size = layer["n_kv_heads"] * layer["head_dim"]
     both = (graph.turned(_split(graph, part, "k", read), angles), _split(graph, part, "v", read))
@@ -102,7 +105,7 @@ def _keep(graph: Graph, part: str, i: int, read: str, angles: tuple[str, str]) -
 
 
 def _layer(graph: Graph, part: str, state: str, mixed: str) -> str:
-    """Return the state after a layer whose attention has mixed this."""
+    """Return the state after a layer. mixed: the output of its attention."""
     state = graph.op("Add", state, graph.linear(f"{part}.o", mixed))
     eps = graph.job["parts"][part]["eps"]
     return graph.op("Add", state, graph.feed_forward(state, eps, f"{part}."))

@@ -1,5 +1,5 @@
-"""The layer for multi-token prediction (MTP) in a target's own checkpoint: that of the dense
-Qwen3.5 models and of MiMo-7B.
+"""The layer for multi-token prediction (MTP) in a target's own checkpoint, for the dense Qwen3.5
+models and MiMo-7B.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from .layers import Weights, sizes_of, vocab_size_of
 from .tensors import Tensor, Tensors
 
 _QWEN, _MIMO = "mtp.", "mtp_layers."
-_MODEL = "language_model."  # the text model's own, beside one that sees
+_MODEL = "language_model."  # prefix of the text model in a model that also sees
 _EXPERTS = re.compile(r"\S+\.\d+\.mlp\.(experts|gate\.|shared_expert)")
 _NEXTN = re.compile(r"layers\.\d+\.(eh_proj|enorm|hnorm|shared_head)\b")
 
 
 def has_mtp(tensors: Tensors) -> bool:
-    """Return True if there is a layer for multi-token prediction of any known naming."""
+    """Return True if there is a layer for multi-token prediction with names of a known kind."""
     return any(name.startswith((_QWEN, _MIMO)) or _NEXTN.match(name) for name in tensors)
 
 
 def read_mtp(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Return the description of a target's MTP layer. It reads the target's final states, guesses
-    on from its own, and has the target's embedding and output matrix. Raises ModelError.
+    """Return the description of a target's MTP layer. Raises ModelError.
+
+    The layer first reads the target's final states and then its own, and uses the target's
+    embedding and output matrix.
     """
     tensors = {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items()}
     if any(name.startswith(_QWEN) for name in tensors):
@@ -47,8 +49,10 @@ def read_mtp(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def _read_qwen(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Read Qwen3.5's: [embedding; state], norms whose weights are counted from 0, gated attention
-    whose queries and gates take turns, head by head.
+    """Return the description of Qwen3.5's MTP layer.
+
+    Its input is [embedding; state]. The stored weights of its norms are 1 too small. Its attention
+    is gated: queries and gates alternate, head by head.
     """
     layer = sizes_of(path, config, partial_rotation=True)
     weights, prefix = Weights(path, tensors, layer), "mtp.layers.0."
@@ -73,7 +77,10 @@ def _read_qwen(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 
 
 def _read_mimo(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Read MiMo-7B's: [state; embedding] and a layer of Qwen2's kind."""
+    """Return the description of MiMo-7B's MTP layer.
+
+    Its input is [state; embedding], and the layer is like those of Qwen2.
+    """
     layer, prefix = sizes_of(path, config), "mtp_layers.0."
     weights = Weights(path, tensors, layer)
     weights.take("fc", layer.width, 2 * layer.width, source=f"{prefix}input_proj")
@@ -91,8 +98,8 @@ def _read_mimo(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
 def _described(
     path: Path, tensors: Tensors, config: Config, weights: Weights, *, states_first: bool
 ) -> HeadCheckpoint:
-    """Return the description around weights, with embedding and output matrix where they are in the
-    checkpoint.
+    """Return the description with these weights, and with the embedding and output matrix if the
+    checkpoint has them.
     """
     width, vocab_size = weights.layer.width, vocab_size_of(path, config, tensors)
     weights.take("embed_tokens", vocab_size, width, optional=True)
@@ -106,7 +113,10 @@ def _described(
 
 
 def _part(both: Tensor, shape: tuple[int, int, int], i: int) -> Tensor:
-    """Return the i-th of two matrices whose rows take turns by attention heads, `shape`."""
+    """Return the i-th of two matrices whose rows alternate by attention head.
+
+    shape: the number of attention heads, 2, and the rows of a head.
+    """
     rows = (shape[0] * shape[2], *both.shape[1:])
 
     def chosen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -119,12 +129,12 @@ def _derived(
     tensor: Tensor, shape: tuple[int, ...],
     make: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
 ) -> Tensor:  # fmt: skip
-    """Return a tensor that is made of another one when it is read."""
+    """Return a tensor that is computed from a different tensor when it is read."""
     return Tensor("F32", shape, lambda: make(tensor.array()))
 
 
 def _refuse_experts(path: Path, names: list[str]) -> None:
-    """Raise UnknownArchitecture for an MTP layer that is no dense one, by the names in it."""
+    """Raise UnknownArchitecture if the names in an MTP layer show that it is not dense."""
     if any(_EXPERTS.match(name) for name in names):
         raise _refusal(path, "is a mixture of experts")
     if any("kv_a_proj" in name or "kv_b_proj" in name for name in names):

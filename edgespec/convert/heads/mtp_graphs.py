@@ -1,4 +1,4 @@
-"""The graph of an MTP layer; `graphs.py` runs this file, and its Graph is given."""
+"""The graph of an MTP layer. `graphs.py` runs this file and passes its Graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
-    """Write head.onnx: a state and the token after it become the next state, and its row."""
+    """Write head.onnx, which computes the next state and its logits from a state and a token."""
     graph, layer = new(job), job["decoder"]
     eps, width = layer["eps"], layer["width"]
     ids = graph.input("input_ids", 1, "n", integer=True)

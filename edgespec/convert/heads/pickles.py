@@ -1,4 +1,4 @@
-"""Checkpoints that torch saved (.bin, .pt), read without torch and without running anything."""
+"""Reads checkpoints that torch saved (.bin, .pt), without torch and without running their code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _STORAGES = {
     "LongStorage": "I64", "IntStorage": "I32", "BoolStorage": "BOOL", "ByteStorage": "U8",
 }  # fmt: skip
 _LONGEST_PICKLE = 4 << 20  # bytes: names and sizes of some ten thousand tensors
-_LONGEST_INDEX = 4 << 20  # bytes, of what the zip says about its records
-_MOST_USES = 16  # of the bytes of a file: tensors may share a storage
+_LONGEST_INDEX = 4 << 20  # bytes of the zip's index of its records
+_MOST_USES = 16  # of each byte of a file on average: tensors may share a storage
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a state dict that torch saved: a zip of a pickle and of storages.
+    """Return the tensors of a state dict that torch saved: a zip with a pickle and storages.
 
-    The pickle may name torch's storages and the functions that rebuild tensors, nothing else; these
-    are stood in for here. Raises ModelNotFound, TruncatedModel, and ModelError for other contents.
+    The pickle may name only torch's storages and the functions that rebuild tensors, which are
+    replaced by functions of this module. Raises ModelNotFound, TruncatedModel, and ModelError for
+    other contents.
     """
     with opened(path) as file:
         content = _Archive(path, file).load()
@@ -47,7 +48,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 class _Storage(NamedTuple):
-    """Numbers in the archive, that tensors are views of."""
+    """Numbers in the archive. Tensors are views of them."""
 
     dtype: str
     record: str
@@ -59,8 +60,10 @@ class _StorageType(NamedTuple):
 
 
 class _Archive:
-    """The zip. Its records are read only where they are not compressed, as torch writes them: so
-    none is longer than the file.
+    """The zip that torch saved.
+
+    Its records are read only if they are not compressed, as torch writes them, so no record is
+    longer than the file.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -88,7 +91,7 @@ class _Archive:
         self._records = frozenset(names)
 
     def load(self) -> Any:
-        """Return what the pickle describes, its tensors still in the file."""
+        """Return the value that the pickle describes, with its tensors still in the file."""
         order = f"{self._folder}byteorder"
         if order in self._records and self.read(order, 16) != b"little":
             raise ModelError(f"{self.path} is in big-endian order; save it on another computer")
@@ -104,8 +107,9 @@ class _Archive:
             ) from None
 
     def length(self, record: str) -> int:
-        """Return the bytes of a record, 0 if it is not there. Raises ModelError for one that does
-        not lie in the file as it is.
+        """Return the number of bytes of a record, or 0 if there is no such record.
+
+        Raises ModelError for a record that is compressed, encrypted or not entirely in the file.
         """
         if record not in self._records:
             return 0
@@ -123,7 +127,7 @@ class _Archive:
         return info.file_size
 
     def read(self, record: str, most: int) -> bytes:
-        """Return a record. Raises ModelError where it has more than `most` bytes."""
+        """Return the bytes of a record. Raises ModelError if there are more than `most`."""
         if (n := self.length(record)) > most:
             raise ModelError(
                 f"{self.path}: its {record:.80} has {n} bytes, at most {most} are expected; it is "
@@ -137,7 +141,7 @@ class _Archive:
             ) from None
 
     def storage(self, reference: Any) -> _Storage:
-        """Return the storage that a pickle refers to after checking its length."""
+        """Return the storage that a pickle refers to, after checking its length."""
         _, kind, key, _, n = reference
         if not isinstance(kind, _StorageType) or not _is_name(key) or not _is_size(n):
             raise ValueError("it refers to something that is no storage")
@@ -151,7 +155,7 @@ class _Archive:
         return _Storage(kind.dtype, record, n)
 
     def tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-        """Stand in for torch._utils._rebuild_tensor_v2."""
+        """Return a tensor, in place of torch._utils._rebuild_tensor_v2."""
         if not isinstance(storage, _Storage):
             raise ValueError("a tensor without a storage")
         if not all(isinstance(each, tuple) for each in (shape, strides)) or not all(
@@ -176,11 +180,12 @@ class _Archive:
 
 
 class _Values:
-    """Makes the values that a pickle describes.
+    """Computes the value that a pickle describes.
 
-    A pickle is a program for a machine with a stack. This machine knows the instructions that torch
-    uses, and calls nothing but the functions in `_named`. What it makes takes memory in proportion
-    to the pickle, and values are never compared or shown: they may hold each other many times.
+    A pickle is a program for a stack machine. This machine knows the instructions that torch uses,
+    and calls only the functions in `_named`. The memory of its values is proportional to the size
+    of the pickle. Values may contain each other many times, so they are never compared or printed,
+    which could take very long.
     """
 
     def __init__(self, archive: _Archive) -> None:
@@ -190,7 +195,7 @@ class _Values:
         self._memo: dict[int, Any] = {}
 
     def of(self, code: bytes) -> Any:
-        """Return the value of a whole pickle. Raises ModelError and others where it is damaged."""
+        """Return the value of a pickle. Raises ModelError and other errors if it is damaged."""
         for instruction, argument, _ in pickletools.genops(code):
             self._step(instruction.name, argument)
         return self._stack.pop()
@@ -234,18 +239,21 @@ class _Values:
             raise ValueError(f"torch writes no {name}")
 
     def _top(self, n: int) -> list[Any]:
-        """Take n values from the stack."""
+        """Remove the last n values from the stack and return them."""
         start = max(0, len(self._stack) - n)
         values = self._stack[start:]
         del self._stack[start:]
         return values
 
     def _since_mark(self) -> list[Any]:
-        """Take the values after the last mark from the stack."""
+        """Remove the values after the last mark from the stack and return them."""
         return self._top(max(0, len(self._stack) - self._marks.pop()))
 
     def _named(self, module: Any, name: Any) -> Any:
-        """Return what stands in for a name. Raises ModelError for all but tensors."""
+        """Return the replacement of a name in torch.
+
+        Raises ModelError if tensors do not need the name.
+        """
         if not _is_name(module) or not _is_name(name):
             raise ValueError("a name that is no text")
         if module == "torch" and name in _STORAGES:
@@ -272,7 +280,10 @@ _WITHOUT_EFFECT = ("PROTO", "FRAME", "STOP")
 
 
 def _put(values: Any, items: Iterable[tuple[Any, Any]]) -> None:
-    """Put items into a dict whose keys are texts or numbers: others may take ages to hash."""
+    """Put items into a dict.
+
+    Keys must be texts or numbers, because others may take very long to hash.
+    """
     for key, value in items:
         if type(key) not in (str, int):
             raise ValueError("a key that is neither text nor number")
@@ -280,14 +291,14 @@ def _put(values: Any, items: Iterable[tuple[Any, Any]]) -> None:
 
 
 def _ordered(items: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
-    """Stand in for collections.OrderedDict."""
+    """Return a dict, in place of collections.OrderedDict."""
     values: dict[Any, Any] = {}
     _put(values, items)
     return values
 
 
 def _parameter(data: Any, *_: Any) -> Any:
-    """Stand in for torch._utils._rebuild_parameter."""
+    """Return the tensor of a parameter, in place of torch._utils._rebuild_parameter."""
     return data
 
 
@@ -300,8 +311,9 @@ def _is_size(value: Any) -> bool:
 
 
 class _Limited:
-    """A file from which at most `most` bytes are read at once. A zip's index is read whole when it
-    is opened, and takes ten times as much memory.
+    """A file from which at most `most` bytes are read at once.
+
+    Opening a zip reads its whole index, which then takes ten times as much memory.
     """
 
     def __init__(self, file: BinaryIO, most: int) -> None:
@@ -309,7 +321,7 @@ class _Limited:
         self.most, self._file = most, file
 
     def read(self, n: int = -1) -> bytes:
-        """Read as a file does. Raises ValueError for too much."""
+        """Read like a file. Raises ValueError for more than `most` bytes."""
         if n > self.most:
             raise ValueError(f"an index of {n} bytes, at most {self.most} are expected")
         return self._file.read(n if n >= 0 else self.most)
@@ -318,7 +330,7 @@ class _Limited:
 def _read(
     path: Path, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Return a copy of a view of a storage; strides count numbers."""
+    """Return a copy of a view of a storage. strides: steps in numbers, not bytes."""
     dtype = np.dtype(DTYPES[storage.dtype]).newbyteorder("<")
     with opened(path) as file:
         content = _Archive(path, file).read(storage.record, file.seek(0, 2))

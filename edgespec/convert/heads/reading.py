@@ -1,4 +1,4 @@
-"""A checkpoint on disk becomes a description that is the same whoever trained it."""
+"""Reads a checkpoint from disk; its description is the same for all projects that train heads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _READERS: dict[Kind, Callable[[Path, Tensors, Config], HeadCheckpoint]] = {
 
 
 class _Index(msgspec.Struct):
-    """The index of a checkpoint in several files: which of them has each tensor."""
+    """The index of a checkpoint in several files: the file of each tensor."""
 
     weight_map: dict[str, str]
 
@@ -51,9 +51,9 @@ class _Index(msgspec.Struct):
 def read_head(path: str | os.PathLike[str]) -> HeadCheckpoint:
     """Return the description of a checkpoint: a folder with its config.json, or a file in it.
 
-    Nothing of the weights is read yet, and no code of a file is run. Raises ModelNotFound,
-    TruncatedModel, UnknownArchitecture for another kind of model, and ModelError for tensors that
-    are missing or of another shape.
+    The weights are not read yet, and no code in a file is run. Raises ModelNotFound,
+    TruncatedModel, UnknownArchitecture for other kinds of models, and ModelError for tensors that
+    are missing or have the wrong shape.
     """
     file = _find(expanded(path))
     config = read_config(file.parent)
@@ -101,14 +101,14 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _plain(name: str) -> str:
-    """Return a tensor's name without the modules around the head."""
+    """Return a tensor's name without the names of the modules that contain the head."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name
 
 
 def _kind(path: Path, config: Config, tensors: Tensors) -> Kind:
-    """Return the kind, which the tensors tell best. Raises UnknownArchitecture."""
+    """Return the kind of a head, which its tensors show best. Raises UnknownArchitecture."""
     named = " ".join([*config.architectures, config.model_type, config.speculators_model_type])
     if "dflash" in named.lower() or {"fc.weight", "hidden_norm.weight"} <= tensors.keys():
         return "dflash"

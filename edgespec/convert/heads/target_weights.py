@@ -1,8 +1,9 @@
-"""The program that takes a target's embedding and output matrix for a head; `tools.py` runs it.
+"""The program that copies a target's embedding and output matrix for a head; `tools.py` runs it.
 
-Needs gguf for GGUF files, onnx for graphs, and nothing of edgespec. Takes one JSON object as its
-argument, the paths "target" and "out" and "wanted", some of "embed_tokens" and "lm_head"; writes
-each to out/NAME.weight.npy, float32 [vocab_size, hidden_size], and prints {"step": …}.
+It needs gguf for GGUF files, onnx for graphs, and nothing of edgespec. Its argument is one JSON
+object: the paths "target" and "out", and the list "wanted" with "embed_tokens", "lm_head" or both.
+It writes each matrix to out/NAME.weight.npy, float32 [vocab_size, hidden_size], and prints
+{"step": …}.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def main() -> None:
 
 
 def from_gguf(path: Path, name: str) -> Matrix:
-    """Return a matrix of a GGUF, dequantised; the embedding is the output matrix of a file without
-    one.
+    """Return a matrix of a GGUF, dequantised.
+
+    If the file has no output matrix, the embedding is the output matrix.
     """
     import gguf
 
@@ -45,8 +47,10 @@ def from_gguf(path: Path, name: str) -> Matrix:
 
 
 def from_graph(path: Path, name: str) -> Matrix:
-    """Return a matrix of an ONNX decoder; of one whose embedding is quantised, the output matrix,
-    where the two are one.
+    """Return a matrix of an ONNX decoder.
+
+    If the embedding is quantised, the output matrix is returned for it, provided that both are one
+    matrix.
     """
     import onnx
 
@@ -68,7 +72,7 @@ def from_graph(path: Path, name: str) -> Matrix:
 
 
 def _product(makers: Mapping[str, Any]) -> Any:
-    """Return the matrix product that logits come from, None where it is not recognised."""
+    """Return the matrix product that computes the logits, or None if it is not recognised."""
     node = makers.get("logits")
     while node is not None and node.op_type not in ("MatMul", "MatMulNBits"):
         if node.op_type not in ("Cast", "Mul", "Div", "Tanh"):
@@ -78,7 +82,7 @@ def _product(makers: Mapping[str, Any]) -> Any:
 
 
 def _is_shared(graph: Any, makers: Mapping[str, Any], head: Any) -> bool:
-    """Return True if tokens are looked up in the matrix of the product `head`."""
+    """Return True if the embedding is the matrix of the product `head`."""
     for node in graph.node:
         if node.op_type == "GatherBlockQuantized" and node.input[1] == "input_ids":
             source = node.input[0]
@@ -89,7 +93,7 @@ def _is_shared(graph: Any, makers: Mapping[str, Any], head: Any) -> bool:
 
 
 def _float(weights: Mapping[str, Any], makers: Mapping[str, Any], name: str) -> Matrix:
-    """Return a matrix that is an initialiser, or one turned around or cast."""
+    """Return a matrix that is an initialiser, or a transposed or cast one."""
     from onnx import numpy_helper
 
     if name in weights:
@@ -102,7 +106,10 @@ def _float(weights: Mapping[str, Any], makers: Mapping[str, Any], name: str) -> 
 
 
 def _dequantised(weights: Mapping[str, Any], node: Any) -> Matrix:
-    """Return the matrix of a MatMulNBits, [N, K]: blocks of 4 or 8 bits a number, a scale each."""
+    """Return the matrix of a MatMulNBits, [N, K].
+
+    Its numbers are stored in blocks, with 4 or 8 bits per number and one scale per block.
+    """
     from onnx import numpy_helper
 
     given = {a.name: a.i for a in node.attribute}
@@ -117,7 +124,7 @@ def _dequantised(weights: Mapping[str, Any], node: Any) -> Matrix:
 
 
 def _unpacked(packed: npt.NDArray[Any], bits: int) -> npt.NDArray[np.float32]:
-    """Return numbers of 8 bits, or two of 4 bits from each byte, the lower first."""
+    """Return numbers of 8 bits, or two numbers of 4 bits from each byte, the lower bits first."""
     if bits == 8:
         return packed.astype(np.float32)
     both = np.stack([packed & 15, packed >> 4], axis=-1)

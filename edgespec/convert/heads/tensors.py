@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint: read one at a time, whatever the file's number format."""
+"""Tensors of a checkpoint, which are read one at a time, in any of the known number formats."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ DTYPES: dict[str, Any] = {
     "I64": np.int64, "I32": np.int32, "BOOL": np.bool_, "U8": np.uint8,
 }  # fmt: skip
 _INTEGERS = ("I64", "I32", "BOOL", "U8")
-MAX_DIMS, MAX_SIZE = 8, 1 << 48  # of a tensor
-_LONGEST_HEADER = 8 << 20  # bytes: it takes ten times as much memory
+MAX_DIMS, MAX_SIZE = 8, 1 << 48  # limits of a tensor
+_LONGEST_HEADER = 8 << 20  # bytes; its values take ten times as much memory
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that is still in its file. load: returns its numbers as the file has them, bfloat16
-    as uint16, in its shape.
+    """A tensor that is still in its file.
+
+    load: reads its numbers and returns them in its shape and the file's format; bfloat16 as uint16.
     """
 
     dtype: str
@@ -41,7 +42,7 @@ class Tensor:
         return math.prod(self.shape) * int(np.dtype(DTYPES[self.dtype]).itemsize)
 
     def array(self) -> npt.NDArray[Any]:
-        """Read it: float32, or int64 if the file has whole numbers."""
+        """Read the tensor and return it as float32, or as int64 if the file has whole numbers."""
         raw = self.load()
         if self.dtype == "BF16":
             return (raw.astype(np.uint32) << 16).view(np.float32)
@@ -61,9 +62,10 @@ class _Entry(msgspec.Struct):
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a .safetensors file: eight bytes of length, a JSON header, the numbers.
+    """Return the tensors of a .safetensors file.
 
-    Raises ModelNotFound, TruncatedModel, and ModelError for a header that makes no sense.
+    The file has the header's length in eight bytes, a JSON header, and the numbers. Raises
+    ModelNotFound, TruncatedModel, and ModelError for a header that makes no sense.
     """
     with opened(path) as file:
         size = file.seek(0, 2)
@@ -89,8 +91,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _check_order(path: Path, entries: Iterable[_Entry], size: int) -> None:
-    """Raise ModelError where tensors do not follow each other: in what the format allows, none
-    shares its bytes with another one.
+    """Raise ModelError if there are gaps between the tensors or they overlap.
+
+    The format allows neither.
     """
     end = 0
     for first, last in [*sorted(each.data_offsets for each in entries), (size, size)]:
@@ -103,7 +106,7 @@ def _check_order(path: Path, entries: Iterable[_Entry], size: int) -> None:
 
 
 def _tensor(path: Path, name: str, entry: _Entry, start: int, size: int) -> Tensor:
-    """Return one tensor of a header after checking that it lies in the file."""
+    """Return one tensor of a header, after checking that it lies in the file."""
     first, last = entry.data_offsets
     if entry.dtype not in DTYPES:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""The part of the target's vocabulary that a head guesses."""
+"""The part of the target's vocabulary that a head can guess."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from .tensors import Tensors
 
 
 def with_vocabulary(head: HeadCheckpoint, tensors: Tensors) -> HeadCheckpoint:
-    """Return a head with the target's ids of its tokens, where it guesses a part of them. Raises
-    ModelError.
+    """Return a head with the target's ids of its tokens, if it can guess only a part of them.
+
+    Raises ModelError.
     """
     d2t = take(head.path, tensors, "d2t", None, optional=True)
     if d2t is None:
@@ -27,11 +28,12 @@ def with_vocabulary(head: HeadCheckpoint, tensors: Tensors) -> HeadCheckpoint:
 
 
 def absolute_ids(path: Path, d2t: Ids, t2d: npt.NDArray[np.int64] | None, vocab_size: int) -> Ids:
-    """Return the target's ids of a head's tokens, ascending or not, int64 [V'].
+    """Return the target's ids of a head's tokens, int64 [V'], in any order.
 
-    d2t: ids, or what is to be added to 0, 1, 2, … to have them: most projects write that. t2d:
-    which ids of the target are among them, 1 or 0, where the file says. Raises ModelError where
-    neither reading gives different ids within the vocabulary.
+    d2t: the ids, or the distances that are added to 0, 1, 2, … to get the ids; most projects write
+    distances. t2d: 1 for each of the target's ids that the head has and 0 for the others, or None
+    if the file has no t2d. Raises ModelError if neither reading of d2t gives distinct ids within
+    the vocabulary.
     """
     readings = [d2t + np.arange(len(d2t)), d2t]
     valid = [ids for ids in readings if _is_valid(ids, vocab_size)]
