@@ -64,7 +64,7 @@ def test_commands(edgespec_cli):
     for said in (
         "no answer yet", "/save!", "this session: answers 1", "suffix: ", "drafted accepted",
         "speculation: off: by /spec off", "speculation off: disabled by request",
-        "prompt lookup\n", "system prompt: Be kind.", "no system prompt",
+        "prompt lookup", "system prompt: Be kind.", "no system prompt",
         "the conversation is empty",
     ):  # fmt: skip
         assert said in result.stderr, [x for x in result.stderr.splitlines() if "specul" in x]
