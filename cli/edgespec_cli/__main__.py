@@ -1,4 +1,4 @@
-"""`edgespec` on the command line, and `python -m edgespec_cli`."""
+"""Entry point of the command `edgespec` and of `python -m edgespec_cli`."""
 
 import _thread
 import contextlib
@@ -12,9 +12,9 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the program; Ctrl-C gives exit code 130, even while modules are imported.
+    """Run the program. Ctrl-C ends it with exit code 130, even while modules are imported.
 
-    However often it is pressed there is no traceback. Once the program ends, the next one kills it.
+    No number of Ctrl-C presses gives a traceback. While the program ends, Ctrl-C kills it.
     """
     sys.excepthook = _report_uncaught
     sys.unraisablehook = _report_unraisable
@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def _leave() -> None:
-    """End an interrupted program at once: a thread may still be in native code, and what it uses
-    would be freed while the interpreter ends.
+    """End an interrupted program at once, without the interpreter's cleanup: a thread may still run
+    native code, and the cleanup would free memory that it uses.
     """
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
@@ -44,18 +44,18 @@ def _leave() -> None:
 
 
 def _report_uncaught(kind: type[BaseException], error: BaseException, where: Any) -> None:
-    if not issubclass(kind, KeyboardInterrupt):  # pressed again while the first one was handled
+    if not issubclass(kind, KeyboardInterrupt):  # Ctrl-C while the first one was handled
         sys.__excepthook__(kind, error, where)
 
 
 def _report_unraisable(lost: Any) -> None:
-    """Press Ctrl-C again, a moment later, if it came where Python drops exceptions (`__del__`)."""
+    """Repeat a Ctrl-C a moment later if it came where Python drops exceptions, as in `__del__`."""
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
     again = threading.Timer(0.01, _interrupt)
     again.daemon = True
-    with contextlib.suppress(RuntimeError):  # the interpreter ends, and starts no threads
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending and starts no threads
         again.start()
 
 

@@ -16,11 +16,11 @@ from .render import Screen, Status
 if TYPE_CHECKING:
     import edgespec
 
-_LONG_PROMPT = 256  # tokens: fewer are read too quickly to show progress
+_LONG_PROMPT = 256  # tokens; a shorter prompt is read too quickly to show progress
 
 
 class Sink(Protocol):
-    """Something that shows events: it has a method for each type of them."""
+    """Shows the events of an answer, with one method for each type of event."""
 
     def prefill(self, event: edgespec.Event) -> None:
         """Show that prompt tokens were read."""
@@ -36,9 +36,10 @@ class Sink(Protocol):
 
 
 class CtrlC:
-    """A context in which the first Ctrl-C cancels the answer and the next one interrupts.
+    """A context in which the first Ctrl-C cancels the answer and the next one raises
+    KeyboardInterrupt.
 
-    hit: whether Ctrl-C was pressed.
+    hit: True once Ctrl-C was pressed.
     """
 
     def __init__(self, engine: edgespec.Engine) -> None:
@@ -62,13 +63,13 @@ class CtrlC:
         self.hit = True
         self._engine.cancel()
 
-    _on_signal.ends_answers = True  # type: ignore[attr-defined]  # it is heard within a step
+    _on_signal.ends_answers = True  # type: ignore[attr-defined]  # may end a running step
 
 
 def play(
     engine: edgespec.Engine, events: Iterator[edgespec.Event], sink: Sink
 ) -> tuple[edgespec.Completion | None, bool]:
-    """Show an answer as it comes; return it, and whether Ctrl-C ended it."""
+    """Show an answer while it is generated; return it, and True if Ctrl-C was pressed."""
     completion = None
     closing = contextlib.closing(events)  # type: ignore[type-var]
     with CtrlC(engine) as ctrl_c, closing:
@@ -79,9 +80,10 @@ def play(
 
 
 class TextSink:
-    """Writes the text to the screen, and the progress of long prompts to a terminal.
+    """A context manager that writes the text to the screen, and shows on a terminal how far a long
+    prompt has been read.
 
-    A context manager. n_calls: of tools that were begun.
+    n_calls: the number of tool calls that the answer has begun.
     """
 
     def __init__(self, screen: Screen) -> None:
@@ -98,7 +100,7 @@ class TextSink:
             self._screen.end_line()
 
     def prefill(self, event: edgespec.Event) -> None:
-        """Show a line of progress while a prompt is read that is long, or takes over a second."""
+        """Show a line of progress if the prompt is long, or takes over a second to read."""
         after_s = 0.0 if event.n_total - event.n_done >= _LONG_PROMPT else 1.0
         text = f"reading the prompt: {event.n_done} of {event.n_total} tokens"
         self._status.show(text, after_s)
@@ -109,7 +111,9 @@ class TextSink:
         self._screen.remark(f"note: {event.text}")
 
     def token(self, event: edgespec.Event) -> None:
-        """Show the text that a token completes, reasoning apart; of a call that there is one."""
+        """Show the text that a token completes, and set reasoning apart. For a tool call, only show
+        that one is being written.
+        """
         if any(part.kind == "call" for part in event.parts):
             self._status.show("writing a call of a tool")
         else:
@@ -135,17 +139,17 @@ class TextSink:
 
 
 class JsonSink:
-    """Writes each event as a JSON object on a line of its own."""
+    """Writes each event as a JSON object on its own line."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Write an object in ASCII, which every encoding of stdout can take."""
+        """Write an object as JSON in ASCII, which works with every encoding of stdout."""
         self._screen.write(json.dumps({"type": kind} | fields, allow_nan=False) + "\n")
 
     def prefill(self, event: edgespec.Event) -> None:
-        """Write how much of the prompt was read."""
+        """Write the number of prompt tokens read so far, and their total number."""
         self.emit("prefill", n_done=event.n_done, n_total=event.n_total)
 
     def notice(self, event: edgespec.Event) -> None:
@@ -153,7 +157,7 @@ class JsonSink:
         self.emit("notice", text=event.text)
 
     def token(self, event: edgespec.Event) -> None:
-        """Write a token, with log-probabilities if they were asked for."""
+        """Write a token, with its log-probabilities if the request asked for them."""
         reasoning = "".join(part.text for part in event.parts if part.kind == "reasoning")
         self.emit(
             "token",
@@ -165,7 +169,7 @@ class JsonSink:
         )
 
     def done(self, event: edgespec.Event) -> None:
-        """Write the whole answer: the last line, unless it failed."""
+        """Write the complete answer as the last line. A failed answer ends with an error."""
         whole = event.completion
         assert whole is not None
         self.emit(
@@ -187,5 +191,5 @@ def _logprob(logprob: edgespec.Logprob | None) -> dict[str, Any] | None:
 
 
 def _finite(value: float) -> float | None:
-    """Return None for infinity, which JSON does not have: null is probability zero."""
+    """Return None for infinity, which JSON does not have: a logprob of null is probability 0."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Turn options into arguments of the library's functions, and check them."""
+"""Checks options and turns them into arguments of the library's functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAFT_ENGINE = {
     "n_gpu_layers_draft": "n_gpu_layers",
     "device_draft": "device",
 }
-FORMS = {  # of an answer: options, and what of SamplingParams they are
+FORMS = {  # options for the form of an answer, and the fields of SamplingParams that they set
     "json_schema": "schema",
     "json_schema_file": "schema",
     "grammar": "grammar",
@@ -36,7 +36,7 @@ FORMS = {  # of an answer: options, and what of SamplingParams they are
 
 
 def _given(options: Mapping[str, Any], owner: type) -> dict[str, Any]:
-    """Return the options that are settings of a class and were given."""
+    """Return the given options that are settings of the class `owner`, by name."""
     return {
         name: options[name]
         for name in settings_of(owner)
@@ -44,14 +44,14 @@ def _given(options: Mapping[str, Any], owner: type) -> dict[str, Any]:
     }
 
 
-_OTHERWISE = (  # settings that are told by other options, or in another form
+_OTHERWISE = (  # settings whose options have a different name or form
     "method", "model", "options", "draft_corpus",
     "logit_bias", "stop", "ignore_eos", *CONSTRAINTS,
 )  # fmt: skip
 
 
 def _warn_of_threads(engine: Mapping[str, Any]) -> None:
-    """Warn of more threads than there are cores: they wait for each other at every step."""
+    """Warn if there are more threads than cores: such threads wait for each other at every step."""
     from edgespec.device import usable_cpus
 
     cores = usable_cpus()
@@ -65,7 +65,7 @@ def _warn_of_threads(engine: Mapping[str, Any]) -> None:
 
 
 def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of `edgespec.load`, checked as far as that needs no model."""
+    """Return the arguments of `edgespec.load`, checked as far as possible without a model."""
     import edgespec
 
     engine = _given(options, edgespec.EngineConfig)
@@ -81,7 +81,7 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         speculation["draft_corpus"] = () if paths == ("none",) else paths
     if given := options.get("spec_options"):
         speculation["options"] = {name: _literal(text) for name, text in given}
-    # checked without its draft model, whose name belongs to `draft`
+    # checked with "auto", because the name of the draft model is in `draft`
     edgespec.SpeculativeConfig(**(speculation | {"method": "auto"}))
     return engine | {
         "draft": draft,
@@ -91,7 +91,7 @@ def engine_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def advised(command: str, *more: str) -> str:
-    """Return a command to advise, in backticks: it names the models that the present one names."""
+    """Return a command to recommend, in backticks, with the models of the running command."""
     from edgespec.advice import command as worded
 
     context = click.get_current_context(silent=True)
@@ -100,13 +100,13 @@ def advised(command: str, *more: str) -> str:
 
 
 def forget_by_default(options: dict[str, Any]) -> None:
-    """Draft from no documents and no earlier answers unless the options ask for that."""
+    """Turn off drafts from documents and earlier answers unless the options ask for them."""
     options["draft_memory"] = options.get("draft_memory") or "off"
     options["draft_corpus"] = options.get("draft_corpus") or ("none",)
 
 
 def _literal(text: str) -> Any:
-    """Return the number, truth value or list that a text is in JSON, or else the text."""
+    """Return the value of a text if it is JSON, such as a number, bool or list; else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -114,14 +114,16 @@ def _literal(text: str) -> Any:
 
 
 def model_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of functions that load models but do not speculate."""
+    """Return the keyword arguments for functions that load models but do not speculate."""
     arguments = engine_arguments(options)
     del arguments["speculative_config"]
     return arguments
 
 
 def _draft_and_method(options: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Return the draft model, None for none, and the method. Raises UsageError if they clash."""
+    """Return the draft model and the method; None means no draft model. Raises UsageError if they
+    contradict each other.
+    """
     import edgespec
 
     method = options.get("spec_type") or "auto"
@@ -143,7 +145,7 @@ def _draft_and_method(options: Mapping[str, Any]) -> tuple[str | None, str]:
 
 
 def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of SamplingParams that were given, checked."""
+    """Return the fields of SamplingParams that the options set, checked."""
     import edgespec
 
     sampling = _given(options, edgespec.SamplingParams)
@@ -161,8 +163,8 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def endless_repetition(ctx: click.Context) -> dict[str, Any]:
-    """Return the field of SamplingParams that ends an answer which repeats itself over and over:
-    nothing if the user says how many tokens an answer may have.
+    """Return the field of SamplingParams that ends an answer which repeats itself without end.
+    Return nothing if the user has set the largest number of tokens.
     """
     import edgespec
 
@@ -172,8 +174,8 @@ def endless_repetition(ctx: click.Context) -> dict[str, Any]:
 
 
 def reasoning_arguments(options: Mapping[str, Any], chat: edgespec.Chat) -> dict[str, Any]:
-    """Return how answers of a chat may reason: not at all where the model can do without, unless
-    the user says otherwise. Raises UsageError for less than -1 tokens.
+    """Return the setting for reasoning in a chat. By default, a model that can answer without
+    reasoning does not reason. Raises UsageError for a budget below -1.
     """
     budget = options.get("reasoning_budget")
     if budget is None:
@@ -187,7 +189,9 @@ def reasoning_arguments(options: Mapping[str, Any], chat: edgespec.Chat) -> dict
 
 
 def _form(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the answer has to look like. Raises UsageError for several such options."""
+    """Return the field of SamplingParams for the form of the answer, if an option sets one. Raises
+    UsageError if several do.
+    """
     given = {name: options[name] for name in FORMS if options.get(name)}
     if len(given) > 1:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
@@ -199,24 +203,25 @@ def _form(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_environment(ctx: click.Context, name: str) -> bool:
-    """Return whether an option has its value from an environment variable."""
+    """Return True if the value of an option comes from an environment variable."""
     return ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
 
 
 def is_typed(ctx: click.Context, name: str) -> bool:
-    """Return whether an option or argument was given on the command line."""
+    """Return True if an option or argument was given on the command line."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _overrides(ctx: click.Context, strong: str, weak: str) -> bool:
-    """Return whether `strong` was typed and `weak` only comes from the environment."""
+    """Return True if `strong` was typed and `weak` comes from the environment."""
     return is_typed(ctx, strong) and from_environment(ctx, weak)
 
 
 def refuse_typed(ctx: click.Context, names: Iterable[str], why: str) -> None:
-    """Raise UsageError if one of these options was typed where it changes nothing.
+    """Raise UsageError if one of these options was typed, because it has no effect here.
 
-    why: goes on after its flag. Those from the environment are set for all commands, and pass.
+    why: the rest of the message, after the option's flag. Options from the environment are ignored,
+    because they are set for all commands.
     """
     for name in names:
         if is_typed(ctx, name):
@@ -224,10 +229,11 @@ def refuse_typed(ctx: click.Context, names: Iterable[str], why: str) -> None:
 
 
 def exclusive(ctx: click.Context, first: str, second: str) -> None:
-    """Refuse two options that contradict each other; what was typed wins over the environment.
+    """Raise UsageError if both options are given, which contradict each other. But if one was typed
+    and the other comes from the environment, the typed one wins.
 
-    The one that loses becomes None in `ctx.params`. cloup's `mutually_exclusive` does not look
-    at where a value comes from.
+    The losing option becomes None in `ctx.params`. cloup's `mutually_exclusive` cannot be used,
+    because it ignores the source of a value.
     """
     if not ctx.params[first] or not ctx.params[second]:
         return

@@ -1,4 +1,4 @@
-"""The command `edgespec chat`: it reads a terminal, or the lines of a pipe."""
+"""The command `edgespec chat`, which reads messages from a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def converse(ctx: click.Context) -> int:
         talk.change_model = functools.partial(_change_model, talk, loaded)
         remarks = load(talk, saved) if saved else []
         if saved:
-            talk.sampling |= sampling  # what is given now replaces what was saved
+            talk.sampling |= sampling  # options given now replace saved ones
             talk.chat.system = params["system"] or talk.chat.system
-        save = params.get("save")  # which `run` does not have
+        save = params.get("save")  # `run` has no such option
         if save or (save is None and (interactive or continued)):
             talk.keeper = kept_chats.Keeper(saved if continued else None)
         if interactive:
@@ -141,7 +141,7 @@ def converse(ctx: click.Context) -> int:
 
 
 class _Loaded:
-    """A context manager with the engine of a chat, which may be replaced."""
+    """A context manager that loads the engine of a chat, and can replace it by another one."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = dict(params)
@@ -155,13 +155,13 @@ class _Loaded:
         self._stack.close()
 
     def replace(self, model: str) -> None:
-        """Load another model in place of this one, which comes back if that fails."""
+        """Load another model in place of this one. If that fails, load this one again."""
         if self.params.get("verifier"):
             raise click.UsageError("the model is on another machine; leave, and name another one")
         fetch_all(self.params, model)
         before = self.params
         draft = before["draft_model"] if before["draft_model"] == "none" else None
-        self._stack.close()  # first: two may not fit the memory
+        self._stack.close()  # first: memory may not hold two models
         try:
             self.params = before | {"model": model, "draft_model": draft}
             self.__enter__()
@@ -172,7 +172,7 @@ class _Loaded:
 
 
 def _change_model(talk: Conversation, loaded: _Loaded, model: str) -> None:
-    """Go on with another model, or with the same one if it cannot be loaded."""
+    """Continue the chat with another model, or with the present one if that cannot be loaded."""
     import edgespec
 
     saved = talk.chat.to_dict()
@@ -220,7 +220,7 @@ def _on_terminal(talk: Conversation) -> int:
                 take(talk, line)
         except Leave:
             break
-        except KeyboardInterrupt:  # before the answer, or the second one: it did not end by itself
+        except KeyboardInterrupt:  # pressed before the answer began, or twice
             again = f": {_RETRY}" if talk.unanswered else ""
             talk.screen.remark(f"interrupted{again}")
     if talk.keeper and talk.keeper.has_kept:
@@ -229,7 +229,7 @@ def _on_terminal(talk: Conversation) -> int:
 
 
 def _typed(read: Callable[[], str], talk: Conversation) -> Iterator[str]:
-    """Yield what the user types, until Ctrl-D."""
+    """Yield the lines that the user types, until Ctrl-D."""
     while True:
         try:
             yield read()
@@ -240,14 +240,16 @@ def _typed(read: Callable[[], str], talk: Conversation) -> Iterator[str]:
 
 
 def _piped(talk: Conversation) -> int:
-    """Take each line of stdin; return the exit code. Ctrl-C ends the answer and the program."""
+    """Run each line of stdin as a message or a command; return the exit code. Ctrl-C ends the
+    answer and the program.
+    """
     code = 0
     for name, line in piped_lines():
         try:
             failed, interrupted = take(talk, decoded(line, name))
         except Leave:
             break
-        except click.UsageError as error:  # not UTF-8: the next line may be
+        except click.UsageError as error:  # the line is not UTF-8; the next one may be
             errors.line(error.format_message())
             failed, interrupted = errors.USAGE, False
         if interrupted:
@@ -258,7 +260,8 @@ def _piped(talk: Conversation) -> int:
 
 
 def take(talk: Conversation, line: str) -> tuple[int, bool]:
-    """Run one line, a command or a message; return an exit code and whether Ctrl-C ended it.
+    """Run one line, which is a command or a message; return its exit code, and True if Ctrl-C ended
+    it.
 
     Errors are shown, and the conversation goes on.
     """
@@ -271,7 +274,7 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
         raise
     except Exception as error:
         code = errors.known(error)
-        if code is None:  # a bug: the conversation until then is kept
+        if code is None:  # a bug; the conversation goes on after it
             return errors.report(error, debug=errors.wants_debug()), False
         errors.line(errors.describe(error))
         return code, False
@@ -279,7 +282,7 @@ def take(talk: Conversation, line: str) -> tuple[int, bool]:
 
 
 def _message(line: str) -> str:
-    """Return the message of a line, "" for a command or an empty line."""
+    """Return the message in a line, "" if the line is a command or empty."""
     text = line.strip()
     if text.startswith("//"):
         return text[1:]
@@ -287,9 +290,9 @@ def _message(line: str) -> str:
 
 
 def answer(talk: Conversation, text: str) -> bool:
-    """Send a message and show the answer; return whether Ctrl-C ended it.
+    """Send a message and show the answer; return True if Ctrl-C ended the answer.
 
-    The message is kept before it is answered, so that a killed program does not lose it.
+    The message is saved before it is answered, so that it is not lost if the program is killed.
     """
     talk.unanswered = text
     _keep(talk)
@@ -300,14 +303,14 @@ def answer(talk: Conversation, text: str) -> bool:
 
 
 def retry(talk: Conversation) -> bool:
-    """Send the message again that has no answer; return whether Ctrl-C ended the answer."""
+    """Send the unanswered message again; return True if Ctrl-C ended the answer."""
     if not talk.unanswered:
         raise click.UsageError("there is no message without an answer; type one")
     return answer(talk, talk.unanswered)
 
 
 def go_on(talk: Conversation) -> bool:
-    """Go on with the last answer, which was cut; return whether Ctrl-C ended it."""
+    """Continue the last answer, which was cut; return True if Ctrl-C ended it."""
     if talk.last and talk.last.finish_reason == "stop":
         raise click.UsageError("the last answer was not cut, the model ended it; send a message")
     events = talk.chat.stream_continued(**talk.settings())
@@ -315,9 +318,10 @@ def go_on(talk: Conversation) -> bool:
 
 
 def _turn(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
-    """Show an answer; return whether Ctrl-C ended it. The conversation is kept, however it ends.
+    """Show an answer, and save the conversation however the answer ends. Return True if Ctrl-C
+    ended the answer.
 
-    lost: what becomes of what was sent, if the answer does not begin.
+    lost: says what happens to the message if the answer ends before its first token.
     """
     try:
         return _answered(talk, events, lost)
@@ -331,12 +335,14 @@ def _keep(talk: Conversation, *, is_answering: bool = False) -> None:
 
 
 def _kept(talk: Conversation, events: Iterator[edgespec.Event]) -> Iterator[edgespec.Event]:
-    """Yield the events of an answer, and keep it every few seconds: the program may be killed."""
+    """Yield the events of an answer, and save the conversation every few seconds, so that little is
+    lost if the program is killed.
+    """
     with contextlib.closing(events):  # type: ignore[type-var]
         kept_at = time.monotonic()
         for event in events:
             if event.type == "token":
-                talk.unanswered = ""  # however the answer ends, the chat has its beginning
+                talk.unanswered = ""  # from now on the message is part of the chat
             yield event
             if event.type == "token" and time.monotonic() - kept_at >= kept_chats.EVERY_S:
                 _keep(talk, is_answering=True)
@@ -344,7 +350,9 @@ def _kept(talk: Conversation, events: Iterator[edgespec.Event]) -> Iterator[edge
 
 
 def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -> bool:
-    """Show an answer, and run the calls in it that the user allows; then the model goes on."""
+    """Show an answer, run the tool calls in it that the user allows, and let the model answer their
+    results. Return True if Ctrl-C ended an answer.
+    """
     params = talk.settings()
     completion, interrupted = _shown(talk, events, lost)
     most = tools.MOST_ROUNDS if tools.can_ask(talk.screen) else 1
@@ -358,7 +366,7 @@ def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -
                 events = talk.chat.stream_results(results, **params)
                 completion, interrupted = _shown(talk, events, _KEPT)
         finally:
-            if len(talk.chat.messages) == n_messages:  # what was run was run
+            if len(talk.chat.messages) == n_messages:  # no answer: keep the results all the same
                 talk.chat.add_results(results)
     if completion and completion.tool_calls and not interrupted:
         why = f"{most} answers in a row made calls" if most > 1 else "there is no terminal to ask"
@@ -369,9 +377,9 @@ def _answered(talk: Conversation, events: Iterator[edgespec.Event], lost: str) -
 def _shown(
     talk: Conversation, events: Iterator[edgespec.Event], otherwise: str
 ) -> tuple[edgespec.Completion | None, bool]:
-    """Show an answer and its figures; return it, and whether Ctrl-C ended it.
+    """Show an answer and its figures; return it, and True if Ctrl-C ended it.
 
-    otherwise: what becomes of that which was sent, if the answer did not begin.
+    otherwise: says what happens to the message if the answer ends before its first token.
     """
     from edgespec.device import LoadMeter
 

@@ -1,4 +1,4 @@
-"""The commands of a chat: they begin with a slash."""
+"""The commands of a chat, which begin with a slash."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Leave(Exception):
 
 
 def perform(talk: Conversation, line: str) -> bool:
-    """Run the command in `line`; return whether Ctrl-C ended an answer to it.
+    """Run the command in `line`; return True if it gave an answer that Ctrl-C ended.
 
-    Raises UsageError if it is none, Leave for /exit.
+    Raises UsageError for an unknown command, and Leave for /exit.
     """
     name, _, rest = line.partition(" ")
     name = _ELSEWHERE.get(name, name)
@@ -150,7 +150,7 @@ def _load(talk: Conversation, rest: str) -> None:
 def _set(talk: Conversation, rest: str) -> None:
     from . import settings
 
-    rest = rest.removeprefix("parameter ").strip()  # as Ollama has it
+    rest = rest.removeprefix("parameter ").strip()  # as in Ollama
     defaults = talk.engine.sampling.params({})
     if not rest:
         for line in settings.listed(talk.sampling, defaults):
@@ -167,7 +167,7 @@ def _model(talk: Conversation, rest: str) -> None:
 
 
 def _continue(talk: Conversation, rest: str) -> bool:
-    from .chat import go_on  # which imports this module
+    from .chat import go_on  # here, because that module imports this one
 
     return go_on(talk)
 
@@ -217,4 +217,5 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
 }
 
 COMMANDS = list(_COMMANDS)
-_ELSEWHERE = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}  # as others say
+# names of commands in other programs
+_ELSEWHERE = {"/bye": "/exit", "/quit": "/exit", "/clear": "/reset", "/?": "/help"}

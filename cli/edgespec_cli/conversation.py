@@ -1,4 +1,4 @@
-"""The state of a chat in the terminal, and the file that it is saved to."""
+"""The state of a chat in the terminal, and the format of its file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ if TYPE_CHECKING:
     from .kept_chats import Keeper
 
 FORMAT, VERSION = "edgespec-chat", 1
-_MOST_SHOWN = 2000  # characters of an answer of earlier
-_MOST_BYTES = 256 << 20  # of a saved chat
+_MOST_SHOWN = 2000  # most characters that are shown of an earlier answer
+_MOST_BYTES = 256 << 20  # most bytes of a saved chat
 
 
 @dataclass
 class Conversation:
     """A chat with its engine and settings.
 
-    model: the model's name as the user gave it. sampling: fields of SamplingParams. reasoning: how
-    answers may reason. repetition: the field that ends an answer which repeats itself, where
-    `sampling` has no max_tokens. suggestion: returns a line to show after an answer, "" for none.
-    last: the last answer. unanswered: a message that was sent and has no answer yet. totals: sums
-    over the answers of this session. said_why: why nothing was drafted, as the figures said last;
-    they say it again only if it is another reason. keeper: keeps the conversation on this disk, if
-    it is kept. change_model: goes on with the model of a name. functions: what the model may call.
+    model: the model's name as the user gave it. sampling: the fields of SamplingParams that the
+    user has set. quiet: show no figures. speculate: False decodes plainly. repetition: the field
+    that ends an answer which repeats itself; it is used if `sampling` has no max_tokens. reasoning:
+    the fields that limit reasoning. suggestion: returns a line to show after an answer, "" for
+    none. last: the last answer. unanswered: a sent message that has no answer yet. totals: sums
+    over the answers of this session. said_why: the last reason that the figures gave for drafting
+    nothing; only a different reason is shown again. keeper: keeps the conversation on this disk,
+    None if it is not kept. functions: the functions that the model may call. change_model: replaces
+    the model by the one with the given name.
     """
 
     engine: edgespec.Engine
@@ -77,11 +79,11 @@ class Conversation:
         return self.sampling | self.reasoning | own | plain
 
     def sampled(self) -> str:
-        """Return in words how answers are sampled, and who says so."""
+        """Return a line that describes the sampling of answers and the source of its settings."""
         return self.engine.sampling.describe(self.sampling)
 
     def summary(self) -> str:
-        """Return in a few words how the model was loaded."""
+        """Return a short description of the loaded engine: context, device, speculation, draft."""
         about = self.engine.describe()
         draft = about.get("draft")
         return " · ".join(
@@ -91,7 +93,7 @@ class Conversation:
 
 
 def _where(about: dict[str, Any]) -> list[str]:
-    """Return what runs the target, nothing if the engine does not say."""
+    """Return a phrase for where the target runs, [] if the engine does not tell."""
     placement = (about.get("model") or {}).get("placement")
     if not placement:
         return []
@@ -102,7 +104,7 @@ def _where(about: dict[str, Any]) -> list[str]:
 
 
 def buffers(talk: Conversation) -> list[str]:
-    """Return for each model a line that names the buffers that its engine made."""
+    """Return a line for each model with the buffers that its engine has allocated."""
     about = talk.engine.describe()
     models = {which: about.get(which) or {} for which in ("model", "draft")}
     return [
@@ -114,7 +116,9 @@ def buffers(talk: Conversation) -> list[str]:
 
 
 def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
-    """Write the conversation as JSON, the whole file or nothing. Raises UsageError."""
+    """Write the conversation to a file as JSON, completely or not at all. Raises UsageError if that
+    fails, or if the file exists and `overwrite` is False.
+    """
     from edgespec import kept_files
 
     target = path.resolve()  # so that a link stays a link
@@ -134,9 +138,10 @@ def save(talk: Conversation, path: Path, *, overwrite: bool) -> None:
 def encoded(
     talk: Conversation, model: str, unanswered: str = "", *, is_answering: bool = False
 ) -> bytes:
-    """Return a conversation with a model, and an unanswered message, as the JSON of its file.
+    """Return a conversation as the JSON of its file.
 
-    is_answering: its last answer is not complete yet.
+    model: the name of the model to save. unanswered: a message without an answer, to save as well.
+    is_answering: the last answer is not complete yet.
     """
     data = {"format": FORMAT, "version": VERSION, "model": model, "sampling": talk.sampling}
     data |= talk.chat.to_dict() | ({"unanswered": unanswered} if unanswered else {})
@@ -147,7 +152,7 @@ def encoded(
 def load(talk: Conversation, path: Path) -> list[str]:
     """Continue a saved conversation; return remarks for the user.
 
-    Raises UsageError, and changes nothing, if the file is not a usable one.
+    If the file cannot be used, this raises UsageError and changes nothing.
     """
     data = read(path)
     sampling = _sampling(data.get("sampling", {}), path)
@@ -179,14 +184,14 @@ def load(talk: Conversation, path: Path) -> list[str]:
 
 
 def _rest(talk: Conversation) -> str:
-    """Return how to get the rest of the last answer."""
+    """Return a hint on how to get the rest of the last answer."""
     if talk.chat.messages and talk.chat.messages[-1].get("reasoning_content"):
-        return "ask for the rest, or ask again"  # an answer with reasoning cannot be gone on with
+        return "ask for the rest, or ask again"  # an answer with reasoning cannot be continued
     return "/continue goes on with it"
 
 
 def show_last(talk: Conversation) -> None:
-    """Show the last message of the user, and what was answered to it."""
+    """Show the last message of the user, and the answers to it."""
     said = talk.chat.messages
     begin = max((i for i, each in enumerate(said) if each["role"] == "user"), default=len(said))
     for each in said[begin:]:
@@ -203,13 +208,13 @@ def _beginning(text: str) -> str:
 
 
 def unanswered(data: Mapping[str, Any]) -> str:
-    """Return the message of a saved chat that has no answer, "" for none."""
+    """Return the unanswered message of a saved chat, "" if there is none."""
     text = data.get("unanswered")
     return text if isinstance(text, str) else ""
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a saved chat holds. Raises UsageError for anything else."""
+    """Return the data of a saved chat. Raises UsageError if the file is not a saved chat."""
     from edgespec import kept_files
 
     try:
@@ -236,7 +241,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _sampling(saved: Any, path: Path) -> dict[str, Any]:
-    """Return the saved settings in the form that SamplingParams takes."""
+    """Return saved sampling settings with the types of SamplingParams. Raises UsageError."""
     import edgespec
     from edgespec.config import build
 

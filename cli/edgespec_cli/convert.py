@@ -124,7 +124,10 @@ def convert(
 
 
 def _refuse_building(out: Path | None, flag: str) -> None:
-    """Raise UsageError for what only conversions take."""
+    """Raise UsageError for arguments and options that only conversions take.
+
+    flag: the option that changes a graph in place instead.
+    """
     if out:
         raise click.UsageError(f"{flag} changes SOURCE in place; leave OUT out.")
     refuse_typed(
@@ -136,7 +139,7 @@ def _refuse_building(out: Path | None, flag: str) -> None:
 def _add(
     source: str, trees: bool, layers: tuple[int, ...] | None, as_json: bool, **options: Any
 ) -> None:
-    """Let a graph give hidden states and verify trees, in place."""
+    """Change a graph in place so that it outputs hidden states, verifies token trees, or both."""
     import edgespec
 
     added, path = [], Path(source)

@@ -42,7 +42,7 @@ def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
     from edgespec import hub
     from edgespec.loading import corpora
 
-    corpora.located(paths)  # what is wrong with them is said before a model is fetched
+    corpora.located(paths)  # raises for unusable paths before a model is fetched
     if model is None and hub.resolve(hub.vocabulary_model) is None:
         say(
             f"texts are kept as tokens, and no model was named whose vocabulary is used: "

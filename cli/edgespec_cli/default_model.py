@@ -1,4 +1,4 @@
-"""The model that is taken where none is named, and the command `edgespec default`."""
+"""The model that is used if none is named, and the command `edgespec default`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _AUTO = "auto"
 
 
 def default_model(*, offline: bool) -> str:
-    """Return the model that was chosen for this device; choose it, and fetch it, the first time.
+    """Return the default model of this device. The first time, choose it, and fetch it if needed.
 
     A chat model on this disk is preferred to a download. More than 500 MB are fetched only if the
-    user agrees. Where nothing better can be had, a small model answers, and is not chosen for good.
+    user agrees. If no better model is available, a small one is used this time, and is not kept as
+    the default.
     """
     from edgespec import hub
 
     kept = hub.chosen()
     if kept and _is_here(kept):
         return kept
-    if kept:  # perhaps its disk comes back
+    if kept:  # it stays the default: its disk may be connected again
         say(f"the default model {kept} is not on this disk any more", err=True)
     here = hub.places()
     if there := hub.usable_on_disk(here):
@@ -68,9 +69,11 @@ def _is_here(reference: str) -> bool:
 
 
 def _downloaded(steps: list[Pick], *, offline: bool) -> tuple[str, str]:
-    """Fetch the best model that may be fetched; return its reference, or "" and why there is none.
+    """Fetch the best model that may be fetched. Return its reference and "", or "" and the reason
+    that there is none.
 
-    why: "" as well where the user knows it: a hub that did not answer is asked once a day.
+    The reason is "" too if the hub did not answer within the last day and the fallback model is on
+    this disk: the user was told then, and the hub is asked only once a day.
     """
     from edgespec import DownloadError, ModelNotFound, hub
 
@@ -94,8 +97,10 @@ def _downloaded(steps: list[Pick], *, offline: bool) -> tuple[str, str]:
 
 
 def _agreed(steps: list[Pick]) -> Pick | None:
-    """Say which model is the best for this device, and return it, or a smaller one if it is large
-    and the user does not agree to fetch it.
+    """Show the best model for this device, and return the model to fetch.
+
+    It is the best model, unless that is large and the user does not agree or cannot be asked. Then
+    it is a small one, or None if there is none.
     """
     from edgespec import hub
 
@@ -118,7 +123,7 @@ def _agreed(steps: list[Pick]) -> Pick | None:
 
 
 def _last_resort(why: str) -> str:
-    """Return a small model, and say why it answers."""
+    """Return a small model to use this time, and say why it is used."""
     from edgespec import hub
 
     there = hub.usable_on_disk(hub.places(), ("code", "draft"))

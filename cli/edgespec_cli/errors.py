@@ -1,6 +1,6 @@
-"""Error messages and exit codes: here and nowhere else.
+"""All error messages and exit codes of the command line.
 
-0 success · 1 failure · 2 usage · 130 Ctrl-C · 141 the reader of our output went away
+0 success · 1 failure · 2 usage · 130 Ctrl-C · 141 the program that reads our output has ended
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
 
 class ErrorGroup(cloup.Group):
-    """A group of commands that fail with a line on stderr and a fixed exit code."""
+    """A command group that turns every error into a line on stderr and a fixed exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; the number that it returns is the exit code."""
+        """Run the command and return its result, which is the exit code."""
         try:
             return super().invoke(ctx)
         except (click.exceptions.Exit, SystemExit):
@@ -39,16 +39,16 @@ class ErrorGroup(cloup.Group):
             code = super().main(args, *rest, **extra)
             with contextlib.suppress(ValueError):  # stdout may be closed already
                 sys.stdout and sys.stdout.flush()
-        except Exception as error:  # before a command was found, or in the last flush
+        except Exception as error:  # raised before the command was known, or by the last flush
             code = report(error)
             if isinstance(error, OSError):
-                _drop_stdout()  # else Python fails on it once more, and with another exit code
+                _drop_stdout()  # else Python's own flush fails again, with a different exit code
         sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextlib.contextmanager
 def told_in_json(as_json: bool) -> Iterator[None]:
-    """With --json, also write an object to stdout when Ctrl-C ends what is in this block."""
+    """With --json, also write an error object to stdout if Ctrl-C ends this block."""
     try:
         yield
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def told_in_json(as_json: bool) -> Iterator[None]:
 
 
 def wants_debug() -> bool:
-    """Return whether `edgespec --debug` is running."""
+    """Return True if `edgespec` was called with --debug."""
     return bool(click.get_current_context().find_root().params.get("debug"))
 
 
@@ -108,7 +108,7 @@ def _report_click(error: click.ClickException) -> int:
 
 
 def known(error: BaseException) -> int | None:
-    """Return the exit code of an error that is expected to happen, None for a bug."""
+    """Return the exit code of an error that can happen in normal use, None for a bug."""
     import edgespec
 
     if isinstance(error, click.ClickException):
@@ -119,7 +119,9 @@ def known(error: BaseException) -> int | None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the error as one line, with its class in front if the message is not enough."""
+    """Return the message of an error on one line, after the name of its class if the message does
+    not explain it.
+    """
     if isinstance(error, click.ClickException):
         return error.format_message()
     text = " ".join(str(error).split())
@@ -135,7 +137,9 @@ def describe(error: BaseException) -> str:
 
 
 def _of_system(error: OSError) -> str:
-    """Return an error of the system in words: what it is about, what is wrong and what to do."""
+    """Return a message for an OSError, with the file and the problem. If the file could not be
+    written, the message also says what to do.
+    """
     from edgespec import kept_files
 
     if error.errno not in kept_files.NOT_WRITTEN:
@@ -150,18 +154,18 @@ def line(message: str) -> None:
 
 
 def _shortened(message: str, most: int = 1000) -> str:
-    """Return a message without its middle if it is long: it may quote what was given."""
+    """Return a message, without its middle if it is long: it may quote a user's long input."""
     half = most // 2
     return message if len(message) <= most else f"{message[:half]} … {message[-half:]}"
 
 
 def note(message: str) -> None:
-    """Write to stderr what is no error, but should be known."""
+    """Write to stderr a message that is not an error, but that the user should see."""
     say(f"edgespec: {message}", err=True)
 
 
 def _drop_stdout() -> None:
-    """Send what is still buffered for stdout nowhere, so that the flush at exit cannot fail."""
+    """Discard all text still buffered for stdout, so that the flush at exit cannot fail."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

@@ -1,4 +1,7 @@
-"""Commands and options of Ollama, llama.cpp and llm: they work, or the error says what does."""
+"""Commands and options of Ollama, llama.cpp and llm.
+
+Each one works here too, or the error names the command or option to use instead.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ COMMANDS = {
     "stop": "a model is unloaded when its command ends; Ctrl-C ends `edgespec serve`",
     "version": "`edgespec --version` shows it",
 }
-"""Commands of others: what to type instead."""
+"""Commands of other programs, each with advice on what to type instead."""
 
 ALONE = {
     "benchmark": "`edgespec bench` measures",
@@ -70,9 +73,9 @@ ALONE = {
     "a model",
     "upgrade": "`pip install --upgrade edgespec` updates the program",
 }
-"""Words that are meant as a command where nothing follows them: what to type instead."""
+"""Words that are meant as a command if nothing follows them, each with advice on what to type."""
 
-_BARE = "edgespec.bare-word"  # in a context: the first word where no command was named
+_BARE = "edgespec.bare-word"  # key in a context's meta data: the first word, if it is no command
 _LIKE_A_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 SPELLINGS = {
@@ -110,7 +113,7 @@ SPELLINGS = {
     "--system-prompt": "--system",
     "--temperature": "--temp",
 }
-"""Options of others that mean the same as one of ours: `-hf X` is `-m hf:X`."""
+"""Options of other programs, and the same options here: `-hf X` is `-m hf:X`."""
 
 _KINDS = "leave it out: `edgespec chat` keeps a conversation, `edgespec run` answers once"
 _BATCHES = "batches are sized by edgespec; leave it out"
@@ -240,14 +243,14 @@ HINTS = {
     "--xtc-probability": _SAMPLERS,
     "--yarn-orig-ctx": _CONTEXT,
 }
-"""Options of others that are not ours: what to do."""
+"""Options of other programs that do not exist here, each with advice on what to do instead."""
 
 _OF_COMMANDS = {
     ("convert", "-o"): "what is made is the second argument: `edgespec convert SOURCE OUT`",
 }
-"""The same for an option that means something else to one command."""
+"""Other advice for an option of HINTS, if it is given to this command."""
 
-_SWITCHES = {"-fa": "on", "--flash-attn": "on"}  # options of ours that are bare with others
+_SWITCHES = {"-fa": "on", "--flash-attn": "on"}  # options that need no value in other programs
 
 _OF_THE_TEXT = "which drafts from the text so far"
 _OF_A_MODEL = "which uses the draft model or trained head that -md names"
@@ -266,7 +269,7 @@ SPEC_TYPES = {
     "ngram-mod": ("suffix", _OF_THE_TEXT),
     "ngram-simple": ("suffix", _OF_THE_TEXT),
 }
-"""Speculative methods of llama.cpp: those of ours that take their place, and what they do."""
+"""Speculative methods of llama.cpp, each with the methods to use here and a description of them."""
 
 VARIABLES = {
     "LLAMA_API_KEY": "EDGESPEC_API_KEY",
@@ -283,14 +286,18 @@ VARIABLES = {
     "OLLAMA_MODELS": "EDGESPEC_MODELS",
     "OLLAMA_ORIGINS": "EDGESPEC_CORS_ORIGIN",
 }
-"""Environment variables of other servers, and ours."""
+"""Environment variables of other servers, and the ones to use here."""
 
 
 class HabitGroup(ErrorGroup):
-    """A group of commands in which a text alone is a prompt, and words of other programs help."""
+    """A command group that takes a text alone as a prompt, and knows the commands and options of
+    other programs.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `run` before what is no command but its argument."""
+        """Insert `run` if the first word is not a command but a prompt, a model or an option of
+        `run`.
+        """
         own = {name for param in self.get_params(ctx) for name in param.opts}
         flags = own | {"-vv", "-vvv"}
         at = next((i for i, word in enumerate(args) if word not in flags), None)
@@ -300,7 +307,7 @@ class HabitGroup(ErrorGroup):
         return super().parse_args(ctx, args)
 
     def _is_for_run(self, ctx: click.Context, word: str) -> bool:
-        """Return True for an option, a text or a model; False for a command, misspelt ones too."""
+        """Return True for an option, a text or a model, False for a (misspelt) command."""
         if self.resolve_command_name(ctx, word) or word in COMMANDS:
             return False
         return not difflib.get_close_matches(word, [*self.commands, *self.alias2name], cutoff=0.7)
@@ -308,7 +315,7 @@ class HabitGroup(ErrorGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, and give its options the names that it knows."""
+        """Find the command, and replace options of other programs by its own."""
         if args[0] in COMMANDS and not ctx.resilient_parsing:
             raise click.UsageError(f"there is no command {args[0]}: {COMMANDS[args[0]]}")
         name, command, rest = super().resolve_command(ctx, args)
@@ -320,8 +327,8 @@ class HabitGroup(ErrorGroup):
 
 
 def refuse_bare(ctx: click.Context, prompt: str) -> None:
-    """Raise UsageError for a prompt that is one word, typed where commands are, and looks like one:
-    `edgespec update` is no question to a model.
+    """Raise UsageError if the prompt is one word that was typed in place of a command and looks
+    like a command: `edgespec update` is not meant as a question to a model.
     """
     if prompt != ctx.meta.get(_BARE) or not _LIKE_A_COMMAND.fullmatch(prompt):
         return
@@ -340,13 +347,13 @@ def refuse_bare(ctx: click.Context, prompt: str) -> None:
 
 
 def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> list[str]:
-    """Return arguments with options of other programs under our names.
+    """Return arguments with the options of other programs replaced by ours.
 
-    Raises UsageError with a hint for those that we do not have.
+    Raises UsageError with a hint for known options that have no replacement.
     """
     own = {name for param in command.get_params(ctx) for name in param.opts}
     words: list[str] = []
-    prefix = ""  # of the next argument
+    prefix = ""  # to put before the next argument
     for i, word in enumerate(args):
         name, equals, value = word.partition("=")
         ours, _, before = SPELLINGS.get(name, "").partition(" ")
@@ -370,14 +377,15 @@ def respelled(ctx: click.Context, command: click.Command, args: list[str]) -> li
 
 
 def _is_bare(following: list[str]) -> bool:
-    """Return True for an option without a value: nothing follows, or another option."""
+    """Return True if an option has no value: nothing or a different option follows it."""
     return not following or following[0].startswith("-")
 
 
 def remark_devices(args: list[str]) -> None:
-    """Say on a terminal what -np counts: with llama.cpp, the answers that are generated together.
+    """If -np is given, say that it counts devices here. In llama.cpp it counts the answers that are
+    generated together.
 
-    Programs that read stderr expect a JSON object on each line.
+    This is only said on a terminal: programs that read stderr expect a JSON object on each line.
     """
     if is_terminal(sys.stderr) and any(word.startswith("-np") for word in args):
         say(
@@ -388,7 +396,7 @@ def remark_devices(args: list[str]) -> None:
 
 
 def remark_variables(environment: Mapping[str, str]) -> None:
-    """Say which variables of other servers are set, are not read, and have a name of ours."""
+    """Say which variables of other servers are set but not read, and which ones to set instead."""
     for theirs, ours in VARIABLES.items():
         if theirs in environment and ours.partition(" ")[0].partition("=")[0] not in environment:
             say(f"note: {theirs} is set and is not read; here it is {ours}", err=True)

@@ -1,8 +1,8 @@
 """Conversations that are kept on this disk: `edgespec chat --continue`, `--list` and `--delete`.
 
-Each is a file of the folder `chats` in the user's folder for state, written anew with each message,
-every few seconds while it is answered, and after the answer.
-Files that are named otherwise, links and pipes are left alone.
+Each conversation is a file in the folder `chats` of the user's state folder. The file is rewritten
+when the user sends a message, every few seconds during the answer, and after the answer. Files with
+names of a different form, links and pipes are left alone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST, MOST_BYTES = 100, 64 << 20  # the oldest go first
+MOST, MOST_BYTES = 100, 64 << 20  # of all conversations; the oldest are deleted first
 EVERY_S = 3.0  # seconds between two writes while an answer comes
-_LARGEST = 16 << 20  # bytes of one
+_LARGEST = 16 << 20  # most bytes of one conversation
 _ELSEWHERE = "/save FILE takes another place, and XDG_STATE_HOME names another folder for all"
 _NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
@@ -41,7 +41,7 @@ def folder() -> Path:
 
 
 def stored() -> list[Path]:
-    """Return the files, the latest first."""
+    """Return the files of the conversations, the latest first."""
     from edgespec import kept_files
 
     files = kept_files.matching(folder(), "*.json")
@@ -51,7 +51,9 @@ def stored() -> list[Path]:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return a conversation, None for a file that is gone or set aside because it is damaged."""
+    """Return the conversation in a file. Return None if the file is missing, unreadable or damaged;
+    a damaged file is renamed.
+    """
     from edgespec import kept_files
 
     return kept_files.load(path, _conversation, "it is left out", is_users=True)
@@ -69,7 +71,9 @@ def _conversation(path: Path) -> dict[str, Any]:
 
 
 def named(name: str) -> tuple[Path, dict[str, Any]]:
-    """Return the conversation of a name, "last" for the latest. Raises UsageError for none."""
+    """Return the file and data of the conversation with this name, or of the latest for "last".
+    Raises UsageError if there is none.
+    """
     files = stored()
     if not files:
         raise click.UsageError("no conversation is kept yet; `edgespec chat` begins one")
@@ -89,7 +93,7 @@ def _unknown(name: str, files: list[Path]) -> str:
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """Return name, model, number of messages and first words of each conversation."""
+    """Return the name, model, number of messages and first words of each conversation."""
     shown = []
     for path in stored():
         if data := read(path):
@@ -102,7 +106,9 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 def delete(name: str) -> int:
-    """Delete the conversation of a name, or "all"; return how many. Raises UsageError for none."""
+    """Delete the conversation with this name, or all of them for "all"; return how many files were
+    deleted. Raises UsageError for an unknown name.
+    """
     files = stored()
     if name == "all":
         from edgespec import kept_files
@@ -118,9 +124,9 @@ def delete(name: str) -> int:
 
 
 class Keeper:
-    """Keeps a conversation in a file of its own.
+    """Keeps a conversation in its own file.
 
-    path: of a conversation that goes on; None for a new one.
+    path: the file of a conversation that is continued; None for a new conversation.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -130,7 +136,7 @@ class Keeper:
         self._has_failed = False
 
     def renew(self) -> None:
-        """Leave the file as it is: what is kept from now on is another conversation."""
+        """Leave the file as it is, and keep a new conversation, in a new file, from now on."""
         self._path, self._is_off = None, False
 
     @property
@@ -139,7 +145,9 @@ class Keeper:
         return bool(self._path and _stamp(self._path))
 
     def refusal(self) -> str:
-        """Return why nothing can be kept, and what to do, "" if it can be; it is said once."""
+        """Return why conversations cannot be kept, and what to do, or "" if they can be. After a
+        refusal, `keep` does not report the same problem again.
+        """
         from edgespec import kept_files
 
         refusal = kept_files.refusal(folder())
@@ -147,9 +155,9 @@ class Keeper:
         return f"this conversation is not kept: {refusal}; {_ELSEWHERE}" if refusal else ""
 
     def keep(self, talk: Conversation, *, is_answering: bool = False) -> None:
-        """Write the conversation; what goes wrong is said once, and the chat goes on.
+        """Write the conversation to its file. An error is shown once, and the chat goes on.
 
-        is_answering: its last answer is not complete yet.
+        is_answering: the last answer is not complete yet.
         """
         from edgespec import kept_files
 
@@ -178,13 +186,13 @@ class Keeper:
         if len(data) > _LARGEST:
             raise OSError(0, f"it has {len(data)} bytes, at most {_LARGEST} are kept")
         if self._path and self._stamp and _stamp(self._path) is None:
-            self._is_off = True  # deleted: it stays so
+            self._is_off = True  # the user deleted the file, so it is not written again
             return
         if self._path and self._stamp and _stamp(self._path) != self._stamp:
             self._path = None
             talk.screen.remark("another chat goes on with this conversation: both are kept")
         self._path = self._path or _new()
-        self._stamp = None  # Ctrl-C may come before the new one is known
+        self._stamp = None  # Ctrl-C may come before the new stamp is known
         kept_files.replace(self._path, [data])
         self._stamp = _stamp(self._path)
         _trim(self._path)
@@ -195,7 +203,7 @@ def _new() -> Path:
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return when a file was written, and its number; None if it is no regular file."""
+    """Return a file's modification time (ns) and inode, None if it is not a regular file."""
     try:
         status = path.lstat()
     except OSError:
@@ -204,7 +212,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _trim(newest: Path) -> None:
-    """Delete the oldest conversations beyond the bounds."""
+    """Delete the oldest conversations until MOST and MOST_BYTES hold, but never the newest one."""
     size = 0
     for number, path in enumerate(stored()):
         with contextlib.suppress(OSError):
@@ -214,7 +222,7 @@ def _trim(newest: Path) -> None:
 
 
 def _lasting(model: str) -> str:
-    """Return a model's name so that it can be loaded from any folder."""
+    """Return the name of a model, as an absolute path if it is a path on this disk."""
     from edgespec import hub
 
     is_path = model not in hub.entries() and Path(model).exists()
@@ -222,7 +230,7 @@ def _lasting(model: str) -> str:
 
 
 def model_of(data: dict[str, Any]) -> str:
-    """Return the model of a conversation. Raises UsageError if it has gone."""
+    """Return the model of a conversation. Raises UsageError if the model is not available."""
     from edgespec import EdgeSpecError, hub
 
     model = str(data.get("model"))

@@ -1,4 +1,4 @@
-"""Turn options into a loaded engine: fetch what is missing and show what happens."""
+"""Loads the engine that options ask for: fetches missing models, and shows progress."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, "int | None"], None]
 
-_OF_VERIFIERS = {  # the values that these options may have then, and why
+_OF_VERIFIERS = {  # values that these options may have with --verifier, and why
     "acceptance": (
         ("coupled",),
         "only token ids travel, so drafts are matched by coupled sampling",
     ),
     "remember": (("rates", "nothing"), "tokens of a target on another machine are not kept"),
 }
-_DEFAULT = "edgespec_cli.default_model"  # in the context of a command
+_DEFAULT = "edgespec_cli.default_model"  # key in the meta data of a command's context
 _MOST_KEY_BYTES = 1 << 16
-_MEASURE_S = 8.0  # after an answer, at most
+_MEASURE_S = 8.0  # longest measurement after an answer
 
 
 @contextlib.contextmanager
 def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[edgespec.Engine]:
-    """Give the engine that the options of a command ask for, and close it at the end.
+    """Yield the engine that the options of a command ask for, and close it at the end.
 
-    measured: as at every load but the first: costs are known, and drafts come from the copy of the
-    draft model if that is faster.
+    measured: measure the costs first if they are not known, and load the engine again. It is then
+    as at every later load: costs are known, and drafts come from the copy of the draft model if
+    that is faster.
     """
     import edgespec
 
@@ -61,7 +62,7 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
                     raise KeyboardInterrupt
             line.show(f"loading {model}")
             engine = edgespec.load(model, **arguments)
-            if engine.idle_work.left and _measure(engine, line):  # what could not be kept
+            if engine.idle_work.left and _measure(engine, line):  # costs that could not be saved
                 engine.close()
                 raise KeyboardInterrupt
     with engine:
@@ -69,15 +70,15 @@ def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[ed
 
 
 def others_of(meter: LoadMeter) -> float:
-    """Return how many cores other programs have used since a meter was made, 0 where the system
-    does not show it.
+    """Return how many cores other programs have used since the meter's last look, 0 if the system
+    does not tell.
     """
     load = meter.look()
     return load.others if load else 0.0
 
 
 def cannot_keep_costs() -> str:
-    """Return why no measured times can be kept on this disk, and what to do; "" if they can."""
+    """Return why measured times cannot be saved on this disk, and what to do; "" if they can be."""
     from edgespec import kept_files
     from edgespec.device import cache_folder
 
@@ -85,8 +86,8 @@ def cannot_keep_costs() -> str:
 
 
 def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:
-    """Return a line that names a head or draft model to fetch, the first time for a model on this
-    device; "" else.
+    """Return a line that recommends a head or draft model to fetch, "" if there is none to
+    recommend. Each recommendation is made only once for a model on this device.
     """
     from edgespec.loading import companions
 
@@ -100,10 +101,11 @@ def suggestion(engine: edgespec.Engine, options: Mapping[str, Any]) -> str:
 
 
 def measure_afterwards(engine: edgespec.Engine) -> None:
-    """Measure what is not known yet once the answer is there; scripts do not wait for that.
+    """Measure costs that are not known yet, after the answer. Scripts do not wait for that: nothing
+    is measured if stderr is not a terminal.
 
-    What is complete after some seconds is kept, and the next run goes on with the rest. Beside
-    other programs nothing would be kept.
+    The costs measured within _MEASURE_S seconds are saved, and the next run measures the rest.
+    Nothing is measured while other programs use the CPUs, because it would not be saved.
     """
     from edgespec.device import BUSY, other_load
 
@@ -116,18 +118,18 @@ def measure_afterwards(engine: edgespec.Engine) -> None:
 def _measure(
     engine: edgespec.Engine, line: Status, hint: str = "", time_limit_s: float | None = None
 ) -> bool:
-    """Measure now what is not known; return True if Ctrl-C has ended it."""
+    """Measure the unknown costs now; return True if Ctrl-C ended the measurement."""
     line.show(engine.idle_work.left[0] + hint)
-    with CtrlC(engine) as ctrl_c:  # which is not seen within the engine's calls
+    with CtrlC(engine) as ctrl_c:  # else the engine's calls do not notice Ctrl-C
         engine.measure(time_limit_s)
     return ctrl_c.hit
 
 
 @contextlib.contextmanager
 def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterator[edgespec.Engine]:
-    """Give an engine whose target is on another machine.
+    """Yield an engine whose target is on another machine.
 
-    The vocabulary comes from the local model, the draft model, or the catalogue's
+    The vocabulary comes from the local model or the draft model, or else from the catalogue's
     `vocabulary_model` if that is on disk.
     """
     import edgespec
@@ -139,9 +141,9 @@ def _connected(options: Mapping[str, Any], arguments: dict[str, Any]) -> Iterato
 
 
 def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `edgespec.connect`, from those of `load`; files are fetched.
+    """Return the arguments of `edgespec.connect`, made from those of `load`; fetch missing files.
 
-    Raises UsageError for options that were typed and have no effect there.
+    Raises UsageError for typed options that have no effect with a remote target.
     """
     import edgespec
 
@@ -166,7 +168,9 @@ def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any])
 
 
 def _verifier_key(path: Path | None) -> str | None:
-    """Read the key from the file or else the environment: others can see a command line."""
+    """Return the key from the file, or else from the environment. It is not an option itself,
+    because other users can see a command line.
+    """
     if path is None:
         return os.environ.get("EDGESPEC_VERIFIER_KEY")
     from edgespec import kept_files
@@ -178,7 +182,9 @@ def _verifier_key(path: Path | None) -> str | None:
 
 
 def model_reference(options: Mapping[str, Any]) -> str:
-    """Return the model that the options name, or this device's default, chosen once a command."""
+    """Return the model that the options name, or else this device's default model. The default is
+    looked up only once for each command.
+    """
     if options["model"]:
         return str(options["model"])
     from .default_model import default_model
@@ -190,21 +196,23 @@ def model_reference(options: Mapping[str, Any]) -> str:
 
 
 def entry_of(reference: str) -> Entry | None:
-    """Return the catalogue's entry that a reference such as NAME or NAME:QUANTISATION names."""
+    """Return the catalogue's entry for a reference such as NAME or NAME:QUANTISATION, None if the
+    catalogue has no such name.
+    """
     from edgespec import hub
 
     return hub.entries().get(reference.partition(":")[0].lower())
 
 
 def fetch_all(options: Mapping[str, Any], *references: str | None) -> None:
-    """Fetch the models that are named (None and "auto" name none)."""
+    """Fetch the models with these references. None and "auto" are skipped."""
     for reference in references:
         if reference not in (None, "auto"):
             fetched(reference, offline=options["offline"])
 
 
 def fetched(reference: str, *, offline: bool = False) -> Path:
-    """Return the file on disk; say what is fetched, and fetch it, if it is not there."""
+    """Return the file of a model on disk. If it is missing, announce and fetch it."""
     from edgespec import hub
 
     with looking_at_the_hub(reference, offline=offline):
@@ -225,7 +233,9 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
 
 @contextlib.contextmanager
 def looking_at_the_hub(name: str, *, offline: bool = False) -> Iterator[None]:
-    """Let the error for a name that nothing here has say which repositories of the hub have it."""
+    """If this block raises ModelNotFound for an unknown name, add to the error the repositories of
+    the hub that have this name.
+    """
     from edgespec import ModelNotFound, hub
 
     try:
@@ -240,7 +250,7 @@ def looking_at_the_hub(name: str, *, offline: bool = False) -> Iterator[None]:
 
 
 def _show_choice(choice: Choice) -> None:
-    """List the models of a repository, and say which is taken and how to name another."""
+    """List the models of a repository, mark the one to fetch, and say how to name another."""
     shown = {model: name(model.quantisation or model.file) for model in choice.models}
     width = max(map(len, shown.values()))
     for model, text in shown.items():
@@ -255,7 +265,7 @@ def _show_choice(choice: Choice) -> None:
 
 
 def announcement(reference: str, n_bytes: int | None = None) -> str:
-    """Return a line that says what a model is, how large, and under which licence."""
+    """Return a line that describes a model, with its size and licence."""
     entry = entry_of(reference)
     if entry is None:
         what = "licence" if n_bytes else "size and licence"
@@ -268,13 +278,15 @@ def announcement(reference: str, n_bytes: int | None = None) -> str:
 
 
 def licence(entry: Entry | PublishedHead) -> str:
-    """Return the name of a licence, and its address if there is one."""
+    """Return the name of a licence, followed by its address if it has one."""
     return f"{entry.licence} ({entry.licence_url})" if entry.licence_url else entry.licence
 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Give what shows progress on stderr: a bar on a terminal, lines now and then elsewhere."""
+    """Yield a function that shows progress on stderr: as a bar if that is a terminal, otherwise as
+    a line every 10 seconds.
+    """
     if not is_terminal(sys.stderr):
         yield plain_progress()
         return
@@ -301,9 +313,10 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def plain_progress(every_s: float = 10.0) -> Progress:
-    """Return what prints a line when a download begins, then at most one in `every_s` seconds.
+    """Return a function that shows progress as lines: one when a download begins, then at most one
+    in `every_s` seconds.
 
-    What is in brackets after a description may change; it is no other download.
+    Descriptions that differ only in the brackets at the end belong to the same download.
     """
     last: dict[str, float] = {}
 

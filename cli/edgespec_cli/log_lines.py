@@ -1,4 +1,4 @@
-"""Log lines on stderr: plain ones for people, JSON for programs that read a server's log."""
+"""Log lines on stderr: plain text for people, JSON for programs that read a server's log."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ OURS = ("edgespec", "edgespec_cli")
 
 
 class PlainFormatter(logging.Formatter):
-    """Lines in which names of files and models cannot steer the terminal.
+    """Formats log records as plain lines, in which names of files and models are escaped, so that
+    they cannot control the terminal.
 
-    with_module: name the module that logs, for those who look into edgespec.
+    with_module: include the name of the module that logs, for debugging.
     """
 
     def __init__(self, *, with_module: bool) -> None:
         super().__init__(f"edgespec: %(level)s: {'%(name)s: ' * with_module}%(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line with its fields, and the lines of a traceback below it."""
+        """Return the line of a record, followed by its traceback if it has one."""
         record.level = record.levelname.lower()
         return names(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the message of a record, followed by its fields."""
         fields = getattr(record, "fields", {})
         told = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
         return shown(super().formatMessage(record) + (f": {told}" if told else ""))
@@ -38,23 +39,23 @@ class AboveStatus(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes lines to stderr above the status line, if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line."""
+        """Write the line of a record."""
         with without_status():
             super().emit(record)
 
 
 def handle(handler: logging.Handler, loggers: Iterable[str] = OURS) -> None:
-    """Let some loggers write to one handler alone."""
+    """Make `handler` the only handler of these loggers."""
     for name in loggers:
         logging.getLogger(name).handlers[:] = [handler]
 
 
 @contextlib.contextmanager
 def of_a_server(*, quiet: bool, with_module: bool) -> Iterator[None]:
-    """Log what edgespec reports, and warnings of the libraries that the server uses.
+    """Log the messages of edgespec, and the warnings of the libraries that the server uses.
 
-    On a terminal all lines of stderr are plain. Elsewhere each is a JSON object, what `say` writes
-    there included.
+    If stderr is a terminal, its lines are plain text. Otherwise each line is a JSON object, also
+    those that `say` writes to stderr. quiet: do not log every request.
     """
     from edgespec.server.logs import JsonFormatter, is_not_logged_yet, logger
 

@@ -63,7 +63,7 @@ def cli(debug: bool, verbose: int) -> None:
 
 
 def _prepare_streams() -> None:
-    """Let characters that the terminal cannot show become question marks, not errors."""
+    """Make stdout and stderr print "?" for characters that they cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

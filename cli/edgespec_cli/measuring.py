@@ -1,4 +1,4 @@
-"""Questions, progress and stopping: the parts that the benchmark commands share."""
+"""Shared parts of the benchmark commands: questions, progress, stopping early, and reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ output_options = (
 
 
 def output_form(ctx: click.Context) -> str:
-    """Return the format of the report. Raises UsageError for --json and another one."""
+    """Return the format of the report. Raises UsageError for --json with a different -o."""
     if not ctx.params["as_json"]:
         return str(ctx.params["output"])
     if is_typed(ctx, "output") and ctx.params["output"] != "json":
@@ -97,8 +97,10 @@ def chosen_questions(params: dict[str, Any]) -> list[Question]:
 
 
 class Progress:
-    """Shows on a line how many are done and how long the rest will take. so_far: how many are done,
-    in words; stopped: the same and why no more are, "" where all are.
+    """Shows in a status line how many items are done and how long the rest will take.
+
+    what: the noun for the items, such as "questions". so_far: a text such as "3 of 10 questions".
+    stopped: if the run ended early, the reason and `so_far`; otherwise "".
     """
 
     def __init__(
@@ -111,9 +113,11 @@ class Progress:
     def __call__(
         self, done: float, total: int, question: Question | None = None, share: float | None = None
     ) -> None:
-        """Show that `done` of `total` are done; it may be a part, such as 0.5 of the first one.
+        """Show that `done` of `total` items are done.
 
-        share: of all the work, the part that is done; as many as are done by default.
+        done: may be a fraction, such as 0.5 for half of the first item. question: the question that
+        is being answered. share: the share of all the work that is done; `done` / `total` by
+        default.
         """
         self._began = self._clock() if self._began is None else self._began
         self.so_far = f"{int(done)} of {total} {self._what}"
@@ -131,8 +135,8 @@ def _duration(seconds: float) -> str:
 
 
 def need_matplotlib() -> None:
-    """Offer to install what draws pictures, if it is missing and the user can be asked. Raises
-    UsageError if it is not there then.
+    """Offer to install matplotlib if it is missing and the user can be asked. Raises UsageError if
+    it is still missing then.
     """
     if _is_installed("matplotlib"):
         return
@@ -150,7 +154,7 @@ def need_matplotlib() -> None:
 
 
 def tell_missing() -> None:
-    """Say before anything is measured if the report will have no intervals."""
+    """Say that the report will have no intervals, if scipy is not installed."""
     from edgespec.advice import install
 
     if not _is_installed("scipy"):
@@ -162,11 +166,12 @@ def _is_installed(module: str) -> bool:
 
 
 def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tuple[list[T], int]:
-    """Collect answers; return them and the exit code.
+    """Collect the results of a run, such as answers; return them and the exit code.
 
-    Ctrl-C, an error, or SIGTERM (after the answer that is running) end the collection, and the
-    answers until then are returned: `progress.stopped` says how many questions they are. Raises if
-    there are none, UsageError if no question fits.
+    Ctrl-C, an error, or SIGTERM (after the running answer) ends the run early. Then the answers up
+    to there are returned, and `progress.stopped` says why it ended and how many questions are done.
+    If there is no answer yet, the error is raised instead. Raises UsageError if no question fits
+    the context.
     """
     answers: list[T] = []
     code, stopped = 0, False
@@ -201,8 +206,9 @@ def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tup
 
 @contextmanager
 def whole_report(form: str) -> Iterator[None]:
-    """Write a report without rows for programs if Ctrl-C comes before the first answer: a file that
-    stdout goes to is never empty. Raises KeyboardInterrupt all the same.
+    """Write a report without rows if Ctrl-C comes before the first answer and the format is for
+    programs, so that a file with the output is never empty. KeyboardInterrupt is raised all the
+    same.
     """
     from edgespec.bench import reports
 
@@ -217,7 +223,7 @@ def whole_report(form: str) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait while a report is computed and written: it is there as a whole, or not."""
+    """Ignore Ctrl-C while a report is computed and written, so that the report is complete."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -227,8 +233,8 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def beside_others() -> Iterator[Callable[[], dict[str, float | None]]]:
-    """Say before a measurement if other programs use the CPUs. Give what returns, as a field of a
-    report, how many cores they have used since, None if the system does not tell.
+    """Warn before a measurement if other programs use the CPUs. Yield a function that returns how
+    many cores they have used since then, as a field of a report: None if the system does not tell.
     """
     from edgespec.device import LoadMeter
 
@@ -243,7 +249,7 @@ def beside_others() -> Iterator[Callable[[], dict[str, float | None]]]:
 
 
 def tell_load() -> None:
-    """Say if other programs use the CPUs."""
+    """Warn if other programs use the CPUs."""
     from edgespec.device import BUSY, other_load
 
     if (busy := other_load() or 0.0) > BUSY:
@@ -251,8 +257,8 @@ def tell_load() -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that the user named, all of it or nothing; others may read it if new files of
-    this user may be. Raises ClickException.
+    """Write a file that the user named, completely or not at all, with the permissions that the
+    umask gives to new files. Raises ClickException.
     """
     from edgespec import kept_files
 
@@ -268,7 +274,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UsageError if a file cannot be written there, before anything is measured."""
+    """Raise UsageError if no file can be written at this path. Called before the measurement."""
     if path.exists() and not path.is_file():
         raise click.UsageError(f"{path} is not a file; name one to write to")
     if not os.access(path.absolute().parent, os.W_OK):
@@ -277,7 +283,9 @@ def check_writable(path: Path) -> None:
 
 
 def header(engine: edgespec.Engine) -> dict[str, Any]:
-    """Return what a report says about the engine, the machine, the command and the day."""
+    """Return the header of a report: facts about the engine, the machine, the command and the
+    date.
+    """
     from edgespec.bench.model_file import file_of
 
     about = engine.describe()
@@ -299,8 +307,10 @@ def header(engine: edgespec.Engine) -> dict[str, Any]:
 def results(
     engine: edgespec.Engine, answers: Sequence[Answer], progress: Progress, line: Status
 ) -> dict[str, Any]:
-    """Return what a report says about the answers: how many, and whether drafts changed a text, and
-    why; a run that was stopped does not ask the engine for that.
+    """Return the fields of a report about all answers: their number, how many greedy texts are the
+    same with and without drafts, and why others differ.
+
+    Only the engine can tell why texts differ; after a run that was stopped, it is not asked.
     """
     from edgespec.bench import parting
 
@@ -311,7 +321,7 @@ def results(
         line.show("looking where texts with and without drafts part")
         try:
             texts["unequal_texts"] = parting.in_words(parting.partings(engine, answers))
-        except KeyboardInterrupt:  # what was measured is there all the same
+        except KeyboardInterrupt:  # the measurements are reported all the same
             texts["unequal_texts"] = "interrupted before it was known why"
         line.hide()
     stopped = {"stopped": progress.stopped} if progress.stopped else {}
@@ -319,12 +329,12 @@ def results(
 
 
 def _without_folder(argument: str) -> str:
-    """Return the name of a file without its folder, and every other argument as it is."""
+    """Return an argument without its folder if it is a path, else unchanged."""
     return Path(argument).name if os.path.dirname(argument) else argument
 
 
 def _versions(*models: dict[str, Any]) -> str:
-    """Return the versions of edgespec, of what the models run on, and of Python."""
+    """Return the versions of edgespec, of the engines that run the models, and of Python."""
     import edgespec
 
     versions = {"edgespec": edgespec.__version__}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import edgespec
     from edgespec.hub import Entry, Place, PublishedHead
 
-_USES = ("chat", "code", "reasoning", "draft", "base")  # as the list is sorted
+_USES = ("chat", "code", "reasoning", "draft", "base")  # in the order of the list
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
@@ -70,7 +70,7 @@ def models(reference: str | None, as_json: bool) -> None:
 
 
 def say_to_take(here: list[Place]) -> None:
-    """Write the models to take on this device: what each is good at, and what it takes."""
+    """List the recommended models for this device, each with its strengths, size and speed."""
     from edgespec import hub
 
     where = " or ".join(f"{place.name}, {size(place.memory)} of memory free" for place in here)
@@ -121,7 +121,7 @@ def _head_row(head: PublishedHead) -> dict[str, Any]:
 
 
 def _show_entry(entry: Entry, as_json: bool) -> None:
-    """Show one model, the files that there are of it, and what drafts for it."""
+    """Show one model with its files, and the draft models and heads for it."""
     from edgespec import hub
 
     row = _row(entry, hub.places())
@@ -236,7 +236,9 @@ def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str
 
 
 def _comparison(info: edgespec.ModelInfo) -> list[tuple[str, str]]:
-    """Return how the file compares with the catalogue's, where that knows one."""
+    """Return a labelled sentence that compares the file with the catalogue's file of the same size
+    or name, [] if there is none.
+    """
     from edgespec import hub
 
     with status("comparing with the catalogue"):
@@ -245,7 +247,7 @@ def _comparison(info: edgespec.ModelInfo) -> list[tuple[str, str]]:
 
 
 def _memory(info: edgespec.ModelInfo) -> list[tuple[int, int]]:
-    """Return context lengths up to that of the training, and the bytes that each needs."""
+    """Return context lengths up to the training context, each with the bytes that it needs."""
     longest = info.n_ctx_train or _CONTEXTS[2]
     contexts = sorted({n for n in _CONTEXTS if n < longest} | {longest})
     return [(n, info.memory(n)) for n in contexts]

@@ -1,4 +1,4 @@
-"""The options that several commands share, named after llama.cpp's."""
+"""The options that several commands share. They have the names of llama.cpp's options."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ FILE = click.Path(path_type=Path)
 
 
 def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """Declare an option that EDGESPEC_<LONG NAME> sets as well, which --help says."""
+    """Declare an option that the variable EDGESPEC_<LONG NAME> can set too; --help names it."""
     flag = next(name for name in names if name.startswith("--")).partition("/")[0]
     variable = "EDGESPEC_" + flag[2:].upper().replace("-", "_")
     return cloup.option(*names, cls=_Option, envvar=variable, show_envvar=True, **settings)
 
 
 def setting(owner: type, name: str, *flags: str, **more: Any) -> Callable[[F], F]:
-    """Declare the option of a setting, whose value gets the setting's name.
+    """Declare the option for a setting. Its parameter has the setting's name.
 
-    flags: by default the name with dashes. more: what differs from the setting's declaration.
+    owner: the class of the setting. flags: the flags of the option, by default the name with
+    dashes. more: arguments of the option that replace those from the setting's declaration.
     """
     declared = settings_of(owner)[name]
     told: dict[str, Any] = {"help": declared.sentence}
@@ -65,17 +66,17 @@ def _flags(name: str) -> tuple[str, ...]:
 
 
 class _Option(cloup.Option):
-    """An option whose errors name its environment variable where the value came from there."""
+    """An option whose errors name its environment variable, if the value came from there."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return the names of the option, and the variable if that is what is wrong."""
+        """Return the names of the option, and its variable if that holds the wrong value."""
         hint = super().get_error_hint(ctx)  # type: ignore[arg-type]
         is_set = ctx and ctx.get_parameter_source(self.name or "") is ParameterSource.ENVIRONMENT
         return hint if is_set else hint.partition(" (env var")[0]
 
 
 def pass_params(command: F) -> F:
-    """Call `command(ctx)` alone: its options are in `ctx.params`."""
+    """Make a click command that calls `command(ctx)`: the options are only in `ctx.params`."""
 
     @click.pass_context
     @functools.wraps(command)
@@ -153,7 +154,7 @@ verifier_options = cloup.option_group(
     ),
 )  # fmt: skip
 
-_SAMPLING: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # flags, and what differs
+_SAMPLING: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # flags, and other arguments
     "temperature": (
         ("--temp",), {"show_default": "the model's own, as with top-k to frequency-penalty"}
     ),
@@ -173,11 +174,11 @@ _SAMPLING: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # flags, and w
         "help": "End the answer before this text; can be given several times.",
     }),
 }  # fmt: skip
-_NO_SAMPLING = (  # settings of a request that are no options, or are in another group
+_NO_SAMPLING = (  # settings of a request without an option, or in a different option group
     "stop_token_ids", "logprobs", "disable_spec_decode", "num_draft_tokens",
     "repetition_detection", *CONSTRAINTS,
 )  # fmt: skip
-_FLAGS = {  # of the settings that are options of sampling
+_FLAGS = {  # flags of the settings that are sampling options
     name: _SAMPLING.get(name, ((), {}))[0] or _flags(name)
     for name in settings_of(SamplingParams)
     if name not in _NO_SAMPLING
@@ -186,7 +187,7 @@ SAMPLING = {
     name: next(flag[2:] for flag in flags if flag.startswith("--"))
     for name, flags in _FLAGS.items()
 }
-"""The settings that `/set` changes in a chat, and the names that they have there."""
+"""The settings that `/set` changes in a chat, each with its name there."""
 
 sampling_options = cloup.option_group(
     "Sampling",
@@ -274,7 +275,7 @@ display_options = (
 
 
 def generation_options(command: F) -> F:
-    """Add what `run` and `chat` have in common, between their Prompt and Output options."""
+    """Add the options that `run` and `chat` share, between their Prompt and Output options."""
     groups = (model_options, verifier_options, sampling_options, speculation_options)
     for add in reversed(groups):
         command = add(command)

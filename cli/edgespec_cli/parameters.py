@@ -1,4 +1,4 @@
-"""The types of option values: what they accept, and what the shell completes."""
+"""Types of option values. Each one parses values, and may complete them in the shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .render import say
 
 
 class ModelType(click.ParamType):  # type: ignore[type-arg]
-    """A model reference; the shell completes names of the catalogue, or else paths."""
+    """A model reference. The shell completes the names of the catalogue, or paths if no name fits.
+
+    extra: further words that the option accepts, which are completed as well.
+    """
 
     name = "model"
 
@@ -26,7 +29,9 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return matching names, or ask for files: bash shows only files if it gets both."""
+        """Return the names that fit, or else ask for files. They are not combined, because bash
+        would show only the files.
+        """
         from edgespec import hub
 
         names = [*self._extra, *hub.entries()]
@@ -35,12 +40,14 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
 
 
 class StopType(click.ParamType):  # type: ignore[type-arg]
-    """A stop string; the environment variable holds one, or a JSON list of them."""
+    """A stop string. The environment variable holds one stop string, or a JSON list of them."""
 
     name = "text"
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """Return the strings of a JSON list, or the whole value: stop strings may hold blanks."""
+        """Return the strings of a JSON list, or else the value as one string: it is not split at
+        blanks, because stop strings may contain them.
+        """
         if rv.lstrip().startswith("["):
             try:
                 values = json.loads(rv)
@@ -52,29 +59,31 @@ class StopType(click.ParamType):  # type: ignore[type-arg]
 
 
 class PathsType(click.ParamType):  # type: ignore[type-arg]
-    """A path; the environment variable holds several as PATH does."""
+    """A path. The environment variable holds several paths, separated as in PATH."""
 
     name = "path"
     envvar_list_splitter = os.pathsep
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path as it is; an empty one is no name of the current folder."""
+        """Return the path unchanged. Fail if it is empty: that does not mean the current folder."""
         return value or self.fail("it is empty; name a file or a folder", param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Ask for files."""
+        """Ask the shell to complete files."""
         return [CompletionItem(incomplete, type="file")]
 
 
 class GpuLayersType(click.ParamType):  # type: ignore[type-arg]
-    """A number of layers; "all" and "auto", as llama.cpp has them, are as many as fit (-1)."""
+    """A number of layers. "all" and "auto" are allowed too, as in llama.cpp; both become -1, which
+    means as many as fit.
+    """
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
+        """Return the number of layers, -1 for as many as fit."""
         if str(value).lower() in ("all", "auto"):
             return -1
         try:
@@ -84,7 +93,7 @@ class GpuLayersType(click.ParamType):  # type: ignore[type-arg]
 
 
 class LogitBiasType(click.ParamType):  # type: ignore[type-arg]
-    """A token id and what is added to its logit, as ID=VALUE; -inf forbids the token."""
+    """A token id and the value to add to its logit, as ID=VALUE; -inf forbids the token."""
 
     name = "id=value"
 
@@ -109,14 +118,14 @@ class LogitBiasType(click.ParamType):  # type: ignore[type-arg]
 
 
 class KeyValueType(click.ParamType):  # type: ignore[type-arg]
-    """A name and its text, as KEY=VALUE."""
+    """A name and its value, as KEY=VALUE."""
 
     name = "key=value"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """Return the key and the text after the first '='."""
+        """Return the key and the text after the first "="."""
         if isinstance(value, tuple):
             return value
         key, equals, text = str(value).partition("=")
@@ -126,7 +135,10 @@ class KeyValueType(click.ParamType):  # type: ignore[type-arg]
 
 
 class NumbersType(click.ParamType):  # type: ignore[type-arg]
-    """Numbers of one `kind`, separated by commas or blanks; `what` names them in messages."""
+    """A list of numbers, separated by commas or blanks.
+
+    kind: int or float. what: a description of the numbers for error messages.
+    """
 
     name = "n,n"
 
@@ -136,7 +148,7 @@ class NumbersType(click.ParamType):  # type: ignore[type-arg]
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[Any]:
-        """Return the numbers, none of which may be below 0."""
+        """Return the numbers. Fail if one of them is negative."""
         if isinstance(value, list):
             return value
         try:
@@ -149,14 +161,16 @@ class NumbersType(click.ParamType):  # type: ignore[type-arg]
 
 
 class LayersType(click.ParamType):  # type: ignore[type-arg]
-    """Numbers of layers separated by commas or blanks, "final" for the final hidden states."""
+    """A list of layer numbers, separated by commas or blanks; "final" means the final hidden
+    states.
+    """
 
     name = "layers"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
-        """Return the numbers, FINAL for the final states."""
+        """Return the layer numbers, with FINAL for the final hidden states."""
         if isinstance(value, tuple):
             return value
         from edgespec.convert.upgrade import FINAL
@@ -168,7 +182,7 @@ class LayersType(click.ParamType):  # type: ignore[type-arg]
 
 
 def spec_types() -> dict[str, str]:
-    """Return the values of --spec-type, each with the library's name of that method."""
+    """Return a dict from each value of --spec-type to the library's name of that method."""
     import edgespec
 
     known = edgespec.drafters
@@ -179,16 +193,20 @@ def spec_types() -> dict[str, str]:
 
 
 class SpecType(click.ParamType):  # type: ignore[type-arg]
-    """A comma list of speculative methods; the value lists the library's names of them."""
+    """A list of speculative methods, separated by commas. The parsed value has the library's names
+    of the methods.
+    """
 
     name = "spec_type"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the methods for --help; asked for late, so that starting stays quick."""
+        """Return the methods for --help. They are imported only now, so that the program starts
+        quickly.
+        """
         return f"[{'|'.join(spec_types())}],…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the library's names of the methods, if they can be used together."""
+        """Return the library's names of the methods. Fail if they cannot be used together."""
         known = spec_types()
         given = [word.strip().replace("_", "-") for word in str(value).split(",")]
         words = [ours for word in given for ours in self._ours(word, known)]
@@ -207,7 +225,9 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
 
     @staticmethod
     def _ours(word: str, known: Mapping[str, str]) -> list[str]:
-        """Return our methods for one, and say which they are for one of llama.cpp's."""
+        """Return the methods that a word means. For a method of llama.cpp, return the methods of
+        edgespec that replace it, and show a note that names them.
+        """
         if word in known or word not in SPEC_TYPES:
             return [word]
         ours, what = SPEC_TYPES[word]
@@ -217,7 +237,7 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the methods, also for the last word of a comma list."""
+        """Return the methods that complete the last word of the list."""
         *before, word = incomplete.split(",")
         return [
             CompletionItem(",".join([*before, name]))
@@ -227,8 +247,10 @@ class SpecType(click.ParamType):  # type: ignore[type-arg]
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """A name of something that registers itself. names: returns those that are known; it is called
-    late, so that starting stays quick.
+    """A name from a registry, such as a policy.
+
+    names: returns the registered names. It is called only when they are needed, so that the program
+    starts quickly.
     """
 
     def __init__(self, name: str, names: Callable[[], list[str]]) -> None:
@@ -239,7 +261,7 @@ class NameType(click.ParamType):  # type: ignore[type-arg]
         return f"[{'|'.join(self._names())}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, if it is known."""
+        """Return the name, with "_" for "-". Fail if it is not registered."""
         from edgespec.config import did_you_mean
 
         known, name = self._names(), str(value).replace("-", "_")
@@ -250,7 +272,7 @@ class NameType(click.ParamType):  # type: ignore[type-arg]
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the names."""
+        """Return the registered names that fit."""
         return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""The command `edgespec bench peers`: other runtimes beside this one."""
+"""The command `edgespec bench peers`: compare other runtimes with this one."""
 
 from __future__ import annotations
 
@@ -97,8 +97,10 @@ def peers(ctx: click.Context) -> int:
 
 
 def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path | None]:
-    """Return the files that the engine was loaded from: the model's, and the draft model's, None
-    for a trained head, with which others do not draft.
+    """Return the files of the engine's target and draft model.
+
+    The second is None if there is no draft model, or a trained head, which other runtimes cannot
+    use.
     """
     import edgespec
     from edgespec import hub
@@ -117,7 +119,9 @@ def _paths(params: dict[str, Any], engine: edgespec.Engine) -> tuple[Path, Path 
 
 @contextlib.contextmanager
 def _running(modes: list[Mode], weights: Weights, peer_python: str) -> Iterator[list[Peer]]:
-    """Start the other runtimes that run here, say which do not, and end them afterwards."""
+    """Yield the other runtimes that could be started here; end them when the block ends. A message
+    on stderr names each one that could not be started.
+    """
     import edgespec
     from edgespec.bench.peers import Peer
 

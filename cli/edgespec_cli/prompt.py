@@ -1,4 +1,4 @@
-"""Read what the user writes: from a pipe, or from a terminal with history and line editing."""
+"""Read the user's text from a pipe, or from a terminal with history and line editing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_HISTORY = 16 << 20  # bytes
 
 
 def read(file: BinaryIO, name: str) -> str:
-    """Return the rest of an open file as text. Raises UsageError as `decoded`, and ConfigError for
-    more than is read.
+    """Return the rest of an open file as text. Raises UsageError as `decoded` does, and ConfigError
+    if the file is too long.
     """
     from edgespec import named_files
 
@@ -28,7 +28,10 @@ def read(file: BinaryIO, name: str) -> str:
 
 
 def decoded(data: bytes, name: str) -> str:
-    """Return UTF-8 as text, without a byte order mark. Raises UsageError for anything else."""
+    """Decode UTF-8 without its byte order mark. Raises UsageError for other bytes.
+
+    name: names the data in the error.
+    """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -39,14 +42,14 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def piped_text() -> str:
-    """Return all of stdin if something is piped in, else an empty text."""
+    """Return all of stdin if it is a pipe or a file, "" if it is a terminal or closed."""
     if sys.stdin is None or is_terminal(sys.stdin):
         return ""
     return read(sys.stdin.buffer, "the text on stdin")
 
 
 def piped_lines() -> Iterator[tuple[str, bytes]]:
-    """Yield each line of stdin as soon as it is there, as (name for messages, bytes)."""
+    """Yield each line of stdin as soon as it arrives, as (name for messages, bytes)."""
     if sys.stdin is None:
         return
     for number, line in enumerate(sys.stdin.buffer, 1):
@@ -55,14 +58,13 @@ def piped_lines() -> Iterator[tuple[str, bytes]]:
 
 @contextlib.contextmanager
 def no_echo(*, forget: bool = False) -> Iterator[None]:
-    """Keep what is typed meanwhile out of the text on the screen; the next prompt shows it, after
-    Ctrl-C too.
+    """Do not echo keys that are typed in this block. The next prompt shows them, also after Ctrl-C.
 
-    forget: throw away what was typed before.
+    forget: discard keys that were typed before the block.
     """
     try:
         import termios
-    except ImportError:  # Windows, which shows nothing of it
+    except ImportError:  # Windows does not echo them
         yield
         return
     before = termios.tcgetattr(sys.stdin)
@@ -76,7 +78,9 @@ def no_echo(*, forget: bool = False) -> Iterator[None]:
 
 
 def pressed_key(ask: Callable[[], None]) -> str:
-    """Ask something and return the key that is pressed then; what was typed before is no answer."""
+    """Call `ask`, which shows a question, and return the key that is pressed after it. Keys that
+    were typed before it are discarded.
+    """
     if sys.platform == "win32":
         ask()
         return click.getchar()
@@ -86,18 +90,19 @@ def pressed_key(ask: Callable[[], None]) -> str:
 
 
 def history_file() -> Path:
-    """Return the path of the file that keeps the lines typed, in the user's folder for state."""
+    """Return the path of the history of typed lines, a file in the user's state folder."""
     from edgespec.device import state_folder
 
     return state_folder() / "history"
 
 
 def line_reader(commands: Iterable[str]) -> tuple[Callable[[], str], Callable[[], bool]]:
-    """Return a function that reads a line: Enter sends, Alt-Enter begins a new line; and one that
-    returns whether Ctrl-C was pressed after that Enter, while the terminal took it for a letter.
+    """Return two functions, `read` and `is_interrupted`.
 
-    The first raises EOFError for Ctrl-D. Ctrl-C clears what was typed, and raises
-    KeyboardInterrupt if nothing was.
+    `read` returns the text that the user types: Enter sends it, and Alt-Enter begins a new line. It
+    raises EOFError for Ctrl-D. Ctrl-C clears the text, or raises KeyboardInterrupt if it is empty.
+    `is_interrupted` returns True if Ctrl-C was pressed just after Enter, when the terminal still
+    took it for an ordinary key.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
@@ -156,7 +161,7 @@ def _history(path: Path):  # type: ignore[no-untyped-def]
     from edgespec import kept_files
 
     class History(FileHistory):
-        """A file that only its owner can read; errors with it are only logged."""
+        """A history in a file that only its owner can read. File errors are only logged."""
 
         def load_history_strings(self) -> Iterable[str]:
             try:

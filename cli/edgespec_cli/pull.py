@@ -1,4 +1,4 @@
-"""The command `edgespec pull`: models, and trained heads for them."""
+"""The command `edgespec pull`, which downloads models and trained heads."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pull(reference: str, target: str | None, precision: str, offline: bool, quie
 
 
 def _suggest(reference: str) -> None:
-    """Name a draft model and a head for a model of the catalogue, where none is on disk."""
+    """Recommend a draft model and a head for a model of the catalogue, if none is on disk."""
     from edgespec import hub
 
     entry = entry_of(reference)
@@ -75,7 +75,9 @@ def _suggest(reference: str) -> None:
 
 
 def _checkpoint(reference: str, offline: bool, quiet: bool) -> Path | None:
-    """Return the folder of a head's checkpoint, which is fetched if need be; None for a model."""
+    """Return the folder of a head's checkpoint, and fetch it if it is missing. Return None if the
+    reference is a model.
+    """
     from edgespec import hub
 
     folder = hub.checkpoint_on_disk(reference)
@@ -94,7 +96,7 @@ def _checkpoint(reference: str, offline: bool, quiet: bool) -> Path | None:
 def _convert(
     reference: str, folder: Path, target: str | None, precision: str, offline: bool, quiet: bool
 ) -> None:
-    """Convert a checkpoint for a target that is on this disk, or say how."""
+    """Convert a checkpoint for a target on this disk. If there is none, say how to do it later."""
     import edgespec
     from edgespec import hub
     from edgespec.convert.heads import read_head
@@ -124,7 +126,7 @@ def _convert(
 
 
 def _is_for(folder: Path, noted: str) -> bool:
-    """Return True if a folder holds a head whose target was noted under this name."""
+    """Return True if a folder contains a head whose note names this target."""
     from edgespec import kept_files
 
     try:
@@ -135,7 +137,7 @@ def _is_for(folder: Path, noted: str) -> bool:
 
 
 def _how_to(folder: Path, known: list[str]) -> str:
-    """Return how to convert a checkpoint whose target is not on this disk."""
+    """Return the commands to convert a checkpoint whose target is not on this disk."""
     target = known[0] if known else "MODEL"
     first = f"edgespec pull {target}, then " if known else ""
     return f"to draft with it: {first}edgespec convert {folder} --head --target {target}"

@@ -1,4 +1,4 @@
-"""Write to the terminal: harmless text, colours, tables, figures, progress."""
+"""Terminal output: text without control characters, colours, tables, figures and progress."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 DIM, DRAFTED = "2", "32"
 
-# A terminal takes control characters for commands: C0 ones become pictures (␛) and C1 ones the
-# replacement character.
+# A terminal takes control characters for commands. So C0 characters are shown as pictures (␛), and
+# C1 characters as the replacement character.
 _HARMLESS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t"}
 _HARMLESS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
@@ -37,33 +37,33 @@ _ENDINGS = {
 
 
 def neutral(text: str) -> str:
-    """Return `text` without characters that a terminal would obey."""
+    """Return `text` with its control characters, which a terminal would obey, made visible."""
     return text.translate(_HARMLESS)
 
 
 def name(text: str) -> str:
-    """Return one line of `text` in which all that does not show is escaped: names of files and
-    models are not ours, and could move the cursor or turn the direction of what follows.
+    """Return `text` as one line with all invisible characters escaped. Names of files and models
+    come from outside: they could move the cursor or reverse the direction of the text after them.
     """
     shown = neutral(text).replace("\n", "␊").replace("\t", "␉")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
 def names(text: str) -> str:
-    """Return lines of text that are ours, with such names in them, treated as `name` does."""
+    """Return text with each line treated by `name`: line breaks are ours and stay."""
     return "\n".join(map(name, text.split("\n")))
 
 
 class StdoutError(click.ClickException):
-    """Standard output cannot be written, other than for a reader that went away."""
+    """Raised if standard output cannot be written for any reason but a closed pipe."""
 
 
-_stderr: list[Callable[[str], None]] = []  # what writes lines instead of stderr, the last one
+_stderr: list[Callable[[str], None]] = []  # functions that take lines for stderr; the last is used
 
 
 @contextmanager
 def said_through(write: Callable[[str], None]) -> Iterator[None]:
-    """Let `write` have the lines that are for stderr: a server's log is in one format."""
+    """Send lines for stderr to `write` instead, so that a server's log has one format."""
     _stderr.append(write)
     try:
         yield
@@ -72,7 +72,7 @@ def said_through(write: Callable[[str], None]) -> Iterator[None]:
 
 
 def _echo(text: str, *, err: bool = False) -> None:
-    """Write a line. Raises StdoutError, and BrokenPipeError as it is."""
+    """Write a line. Raises StdoutError, or BrokenPipeError if the reader has closed the pipe."""
     if err and _stderr:
         return _stderr[-1](text)
     try:
@@ -89,9 +89,9 @@ def _echo(text: str, *, err: bool = False) -> None:
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Write a line to stdout or stderr, treated as `name` does: any part may be foreign text.
+    """Write a line to stdout or stderr, escaped by `name` because it may contain foreign text.
 
-    A terminal gets it wrapped at words.
+    On a terminal, a long line is wrapped at words.
     """
     text, stream = name(text), sys.stderr if err else sys.stdout
     width = _columns(stream) if is_terminal(stream) else len(text)
@@ -99,12 +99,12 @@ def say(text: str = "", *, err: bool = False) -> None:
 
 
 def say_lines(text: str) -> None:
-    """Write lines of ours to stdout, as `say` does each."""
+    """Write several lines to stdout, each escaped by `name`."""
     _echo(names(text))
 
 
 def say_wrapped(text: str, indent: str = "") -> None:
-    """Write a text to stdout, broken at blanks where stdout is a terminal."""
+    """Write a text to stdout, wrapped at words if stdout is a terminal."""
     import textwrap
 
     screen = console()
@@ -113,22 +113,22 @@ def say_wrapped(text: str, indent: str = "") -> None:
 
 
 def say_json(value: Any, indent: int | None = 2) -> None:
-    """Write a value to stdout as JSON in ASCII, in which nothing steers a terminal."""
+    """Write a value to stdout as JSON in ASCII, which has no control characters."""
     _echo(json.dumps(value, indent=indent))
 
 
 def say_path(path: Path) -> None:
-    """Write a path to stdout: as it is for programs, treated as `name` does for a terminal."""
+    """Write a path to stdout: escaped by `name` on a terminal, unchanged for programs."""
     print(name(str(path)) if is_terminal(sys.stdout) else path, flush=True)
 
 
 def confirm(question: str) -> bool:
-    """Ask on stderr, and return whether the user agrees."""
+    """Ask a question on stderr; return True if the user agrees."""
     return bool(click.confirm(name(question), err=True))
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether `stream` is a terminal; None (closed) is not."""
+    """Return True if `stream` is a terminal. None stands for a closed stream."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -136,16 +136,16 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def has_colours(stream: TextIO | None) -> bool:
-    """Return whether `stream` is a terminal with colours that NO_COLOR does not forbid."""
+    """Return True if `stream` is a terminal with colours and NO_COLOR is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return is_terminal(stream) and not plain
 
 
 class Screen:
-    """Shows answers on stdout as they come, and remarks in a dim colour.
+    """Shows answers on stdout while they are generated, and remarks in a dim colour.
 
-    On a terminal remarks follow the text; otherwise they go to stderr, and stdout holds the
-    answers alone. clean: replace control characters always, not only on a terminal.
+    If stdout is a terminal, remarks follow the text there. Otherwise they go to stderr, and stdout
+    gets only the answers. clean: replace control characters even if stdout is not a terminal.
     """
 
     def __init__(self, *, show_drafts: bool = False, clean: bool = False) -> None:
@@ -167,7 +167,7 @@ class Screen:
         self.write(_painted(text, DRAFTED) if drafted and self._drafts else text)
 
     def reasoning(self, text: str) -> None:
-        """Write a piece of what a model reasons before its answer, on a terminal alone."""
+        """Write a piece of the model's reasoning, if stdout is a terminal."""
         if not text or not self.terminal:
             return
         if not self._in_reasoning and not self._colours:
@@ -178,7 +178,7 @@ class Screen:
         self.write(_painted(text, DIM) if self._colours else text)
 
     def _end_reasoning(self) -> None:
-        """Leave an empty line between reasoning and what follows."""
+        """Write an empty line after reasoning, if reasoning was written last."""
         if self._in_reasoning:
             self._in_reasoning = False
             self.end_line()
@@ -191,9 +191,10 @@ class Screen:
             self._at_line_start = True
 
     def remark(self, text: str, *, stderr: bool = False, indent: int = 0) -> None:
-        """Write a line that is not part of an answer and is not piped along with it.
+        """Write a remark: a line that is not part of an answer, and never goes into a pipe with it.
 
-        A terminal gets it wrapped at words; indent: blanks before its further lines.
+        On a terminal, it is wrapped at words. indent: the number of blanks before the second and
+        later lines. stderr: write to stderr even if stdout is a terminal.
         """
         if self.terminal:
             self._in_reasoning = False
@@ -204,7 +205,7 @@ class Screen:
         self.write((_painted(text, DIM) if has_colours(stream) else text) + "\n", stream)
 
     def write(self, text: str, stream: TextIO | None = None) -> None:
-        """Write `text` as it is, at once."""
+        """Write `text` unchanged, and flush the stream."""
         stream = stream or self._out
         if stream is not None:
             stream.write(text)
@@ -212,13 +213,15 @@ class Screen:
 
 
 def _painted(text: str, code: str) -> str:
-    """Colour each line by itself, so that a pager or a resize leaves no colour after."""
+    """Return text with each line coloured separately, so that a pager or a resize of the terminal
+    does not colour the text after it.
+    """
     lines = (f"\x1b[{code}m{part}\x1b[0m" if part else "" for part in text.split("\n"))
     return "\n".join(lines)
 
 
 def _columns(stream: TextIO | None) -> int:
-    """Return how many characters a line of a terminal holds, 80 where it does not say."""
+    """Return the width of a terminal in characters, 80 if it is unknown."""
     try:
         given = int(os.environ.get("COLUMNS", 0))
         return given or os.get_terminal_size(stream.fileno() if stream else 1).columns or 80
@@ -236,8 +239,8 @@ def _wrapped(text: str, width: int, indent: int) -> str:
 def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool = True) -> str:
     """Return the line of figures that follows an answer.
 
-    others: cores that other programs used meanwhile. why: say why nothing was drafted, and not only
-    that it was not.
+    others: the number of cores that other programs used during the answer. why: if nothing was
+    drafted, give the reason.
     """
     from edgespec.device import BUSY
 
@@ -247,7 +250,7 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
     reason: str = completion.finish_reason
     parts = [counted(stats.num_emitted_tokens, "token")]
     if stats.tokens_per_second > 0:
-        is_fair = reason != "repetition" and others <= BUSY  # which is drafted all too easily
+        is_fair = reason != "repetition" and others <= BUSY  # repetitions are too easy to draft
         gain = stats.speedup if is_fair else None
         times = f", {gain:.2f} times as fast as without speculation" if gain else ""
         parts.append(f"{stats.tokens_per_second:.1f} tokens/s{times}")
@@ -267,7 +270,7 @@ def figures(completion: edgespec.Completion, others: float = 0.0, *, why: bool =
 
 
 def advice(completion: edgespec.Completion) -> str:
-    """Return a line that says what helps where an answer went wrong, "" where it did not."""
+    """Return advice against an answer that repeats itself without end, "" for other answers."""
     if completion.finish_reason != "repetition":
         return ""
     return (
@@ -277,7 +280,7 @@ def advice(completion: edgespec.Completion) -> str:
 
 
 def _speculation(stats: edgespec.Stats, others: float) -> str:
-    """Return why nothing was drafted."""
+    """Return the part of the figures that says why nothing was drafted."""
     from edgespec.device import BUSY
 
     if "costs are not measured yet" in stats.speculation:
@@ -299,7 +302,7 @@ def _speculation(stats: edgespec.Stats, others: float) -> str:
 
 
 def size(n: int | None) -> str:
-    """Return a number of bytes in units that people read."""
+    """Return a number of bytes for people to read, such as 1.2 GB."""
     if n is None:
         return "size unknown"
     for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -309,17 +312,17 @@ def size(n: int | None) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number of things, such as 1 file or 2 files."""
+    """Return a number with its noun, such as "1 file" or "2 files"."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def count(n: int) -> str:
-    """Return a number of parameters such as 135M or 1.5B."""
+    """Return a number of parameters for people to read, such as 135M or 1.5B."""
     return f"{n / 1e9:.1f}B".replace(".0B", "B") if n >= 1e9 else f"{n / 1e6:.0f}M"
 
 
 def console() -> Console:
-    """Return what prints tables; lines are not broken unless they go to a terminal."""
+    """Return a rich console for tables. It wraps lines only if stdout is a terminal."""
     from rich.console import Console
 
     of_terminal = Console(highlight=False)
@@ -333,11 +336,11 @@ def table(
     drop: Iterable[str] = (),
     wrap: Collection[str] = (),
 ) -> None:
-    """Print rows under titles, each row on one line unless stdout is a terminal.
+    """Print rows under titles. If stdout is not a terminal, each row is one line.
 
-    No cell is ever cut, and no word is broken. Where a terminal is too narrow the columns of `drop`
-    go, in this order; those of `wrap` are texts, which may be broken at blanks. Where what is left
-    does not fit either, each row becomes lines of a title and its cell.
+    No cell is ever cut, and no word is broken. If a terminal is too narrow, columns of `drop` are
+    removed, in this order. Columns of `wrap` are texts that may be wrapped at blanks. If the other
+    columns still do not fit, each cell is printed on its own line after its title.
     """
     from rich import box
     from rich.table import Table
@@ -359,12 +362,12 @@ def table(
     show(grid)
 
 
-_LEAST_TEXT = 16  # columns of the screen that a text which is broken at blanks should have
-_BESIDE = 3  # beside each cell
+_LEAST_TEXT = 16  # least width, in characters, that a column of wrapped text should have
+_BESIDE = 3  # characters of the border and blanks next to each cell
 
 
 def _least(columns: dict[str, list[str]], wrap: Collection[str]) -> dict[str, int]:
-    """Return how many columns of the screen each column needs so that no word is broken."""
+    """Return the least width in characters with which each column breaks no word."""
     return {
         title: _longest(" ".join(texts).split() if title in wrap else texts)
         for title, texts in columns.items()
@@ -374,7 +377,7 @@ def _least(columns: dict[str, list[str]], wrap: Collection[str]) -> dict[str, in
 def _drop(
     columns: dict[str, list[str]], drop: Iterable[str], wrap: Collection[str], most: int
 ) -> None:
-    """Remove columns in this order until a table is narrow enough, or all of them are gone."""
+    """Remove the columns of `drop`, in this order, until the table is at most `most` wide."""
     least = {
         title: max(_LEAST_TEXT, width) if title in wrap else width
         for title, width in _least(columns, wrap).items()
@@ -386,8 +389,8 @@ def _drop(
 
 
 def _widths(columns: dict[str, list[str]], wrap: Collection[str], most: int) -> dict[str, int]:
-    """Return how wide the columns become: all get what they need at least, and the texts share what
-    is left, the narrow ones first.
+    """Return the width of each column. All columns get their least width; text columns share the
+    remaining width, narrow ones first.
     """
     widths = _least(columns, wrap)
     left = most - _BESIDE * len(columns) - 1 - sum(widths.values())
@@ -400,13 +403,13 @@ def _widths(columns: dict[str, list[str]], wrap: Collection[str], most: int) -> 
 
 
 def _show_rows(columns: dict[str, list[str]]) -> None:
-    """Print each row of a table that is too wide as lines of a title and its cell."""
+    """Print a table that is too wide: each cell on its own line, after its title."""
     from rich.table import Table
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(width=_longest(columns))
-    grid.add_column(overflow="fold")  # of a word that is longer than a line
+    grid.add_column(overflow="fold")  # break words that are longer than a line
     for row in list(zip(*columns.values(), strict=True))[1:]:
         for title, cell in zip(columns, row, strict=True):
             grid.add_row(Text(title), Text(cell))
@@ -415,14 +418,14 @@ def _show_rows(columns: dict[str, list[str]]) -> None:
 
 
 def _longest(texts: Iterable[str]) -> int:
-    """Return how many columns of the screen the longest text takes."""
+    """Return the width in characters of the longest text on the screen."""
     from rich.cells import cell_len
 
     return max(map(cell_len, texts))
 
 
 def show(grid: Table) -> None:
-    """Print a table, whose lines end without blanks unless they go to a terminal."""
+    """Print a table. If stdout is not a terminal, blanks at the ends of lines are removed."""
     screen = console()
     if screen.is_terminal:
         screen.print(grid)
@@ -438,7 +441,7 @@ _shown: list[Status] = []  # the status lines that are on the screen
 
 @contextmanager
 def without_status() -> Iterator[None]:
-    """Take the status lines away while something else is written to stderr."""
+    """Hide the status lines while something else is written to stderr."""
     shown = tuple(_shown)
     for line in shown:
         line.pause()
@@ -450,7 +453,7 @@ def without_status() -> Iterator[None]:
 
 
 class Status:
-    """A line on stderr that disappears again; nothing if stderr is not a terminal."""
+    """A temporary line on stderr. If stderr is not a terminal, nothing is shown."""
 
     def __init__(self) -> None:
         self._status: Any = None
@@ -459,7 +462,7 @@ class Status:
         self._lock = threading.Lock()
 
     def show(self, text: str, after_s: float = 0.0) -> None:
-        """Show `text`, or change what is shown. after_s: seconds until it appears at first."""
+        """Show `text` in the line. after_s: seconds until a line that is hidden appears."""
         if not is_terminal(sys.stderr):
             return
         with self._lock:
@@ -483,20 +486,20 @@ class Status:
                 _shown.remove(self)
 
     def pause(self) -> None:
-        """Take the line away for a moment."""
+        """Hide the line until `go_on`."""
         with self._lock:
             if self._status is not None:
                 self._status.stop()
 
     def go_on(self) -> None:
-        """Show the line again that was taken away."""
+        """Show the line again after `pause`."""
         with self._lock:
             if self._status is not None:
                 self._status.start()
 
     def _appear(self) -> None:
         with self._lock:
-            if self._timer is not None:  # else it was hidden meanwhile
+            if self._timer is not None:  # else `hide` was called in the meantime
                 self._update()
 
     def _update(self) -> None:
@@ -512,7 +515,7 @@ class Status:
 
 @contextmanager
 def status(text: str = "") -> Iterator[Status]:
-    """Give a status line that first shows `text` and disappears when the block ends."""
+    """Yield a status line that shows `text` at first, and disappears when the block ends."""
     line = Status()
     if text:
         line.show(text)
@@ -524,8 +527,8 @@ def status(text: str = "") -> Iterator[Status]:
 
 @contextmanager
 def told() -> Iterator[Callable[[str], None]]:
-    """Give what shows the steps of something that may take minutes: a status line that disappears,
-    or lines on stderr if that is not a terminal.
+    """Yield a function that shows the steps of work that may take minutes. It writes to a status
+    line, or to separate lines if stderr is not a terminal.
     """
     if is_terminal(sys.stderr):
         with status() as line:

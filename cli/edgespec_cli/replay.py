@@ -1,4 +1,4 @@
-"""The commands `edgespec bench record` and `replay`: answers kept, and policies tried on them."""
+"""The commands `edgespec bench record` and `replay`: record answers, and try policies on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `edgespec run`: one prompt, one answer, or a chat if there is no prompt."""
+"""The command `edgespec run`: answer one prompt, or chat if there is no prompt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .render import Screen, advice, figures, is_terminal
 if TYPE_CHECKING:
     import edgespec
 
-_MOST_TOKENS = 2048  # of an answer where -n does not say how many
+_MOST_TOKENS = 2048  # most tokens of an answer if -n is not given
 
 
 @cloup.command()
@@ -109,9 +109,9 @@ def run(ctx: click.Context) -> int:
 
 
 def read_words(ctx: click.Context) -> None:
-    """Take the arguments apart: the model, unless -m was typed, and the prompt.
+    """Split the arguments into the model, unless -m was typed, and the prompt.
 
-    Raises UsageError for a first word that should be a model and is none.
+    Raises UsageError if the first word looks like a model, but there is no such model.
     """
     params, words = ctx.params, list(ctx.params.pop("words"))
     if words and not is_typed(ctx, "model") and _is_model(words):
@@ -122,9 +122,11 @@ def read_words(ctx: click.Context) -> None:
 
 
 def _is_model(words: list[str]) -> bool:
-    """Return True if the first of the arguments is a model, False if it begins the prompt.
+    """Return True if the first argument is a model, False if it begins the prompt.
 
-    One word with a letter and a digit in it is meant to be a model.
+    The first of several arguments must be a model. A single argument is taken for a model if it
+    looks like the name of one: a letter first, a digit later, no blanks. Raises UsageError if there
+    is no such model.
     """
     from edgespec import ModelNotFound, hub
 
@@ -143,7 +145,9 @@ def _is_model(words: list[str]) -> bool:
 
 
 def _is_chat(params: dict[str, Any]) -> bool:
-    """Return True if there is no prompt and somebody who can be asked for one."""
+    """Return True if no prompt is given, no option asks for a single answer, and stdin and stdout
+    are a terminal.
+    """
     given = ("prompt", "file", "prompt_ids", "raw", "json", "logprobs", "prediction", *FORMS)
     return (
         not any(params[name] for name in given)
@@ -189,16 +193,16 @@ def _json(ctx: click.Context, sink: JsonSink) -> int:
 
 
 def _bounded(ctx: click.Context) -> dict[str, Any]:
-    """Return the sampling of an answer; where -n is not given, it has a bound all the same.
+    """Return the sampling of an answer, with max_tokens set to _MOST_TOKENS if -n is not given.
 
-    The parameters stay as they are: max_tokens is None where the user named no bound.
+    `ctx.params` does not change: its max_tokens stays None if the user gave no bound.
     """
     default = {} if ctx.params["max_tokens"] is not None else {"max_tokens": _MOST_TOKENS}
     return default | sampling_arguments(ctx.params) | endless_repetition(ctx)
 
 
 def _cut_by_default(completion: edgespec.Completion | None, params: dict[str, Any]) -> str:
-    """Return how to get the rest of an answer that the default bound has cut, "" for others."""
+    """Return a note on how to get a longer answer if the default bound cut this one, else ""."""
     is_default = params["max_tokens"] is None
     if not is_default or completion is None or completion.finish_reason != "length":
         return ""
@@ -209,7 +213,9 @@ def _cut_by_default(completion: edgespec.Completion | None, params: dict[str, An
 
 
 def _noticed(events: Iterator[edgespec.Event], params: dict[str, Any]) -> Iterator[edgespec.Event]:
-    """Yield events, and before the last one a notice if the default bound has cut the answer."""
+    """Yield the events of an answer. If the default bound cut the answer, yield a notice before the
+    last event.
+    """
     import edgespec
 
     for event in events:
@@ -221,7 +227,9 @@ def _noticed(events: Iterator[edgespec.Event], params: dict[str, Any]) -> Iterat
 def _exit_code(
     completion: edgespec.Completion | None, interrupted: bool, sampling: dict[str, Any]
 ) -> int:
-    """Return the exit code of an answer. Raises EdgeSpecError if it was cut and must not be."""
+    """Return the exit code of an answer. Raises EdgeSpecError if the answer was cut although it has
+    a form, such as a JSON schema.
+    """
     import edgespec
 
     if interrupted:
@@ -256,12 +264,14 @@ def _events(
     except edgespec.ContextFull:
         if params["max_tokens"] is not None:
             raise
-        # the prompt leaves less room than the default bound asks for, which then bounds nothing
+        # the prompt leaves less of the context than the default bound, so the bound is dropped
         return chat.stream(str(prompt), prediction=prediction, **sampling | {"max_tokens": None})
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:
-    """Return the prompt as a text or token ids; read stdin only if no other source is given."""
+    """Return the prompt as text or as token ids. Piped text is added to an argument; stdin is not
+    read if --prompt-ids or a file is given.
+    """
     for first, second in (
         ("raw", "system"), ("prompt_ids", "system"), ("prompt_ids", "prompt"),
         ("prompt_ids", "file"),

@@ -1,4 +1,4 @@
-"""The command `edgespec serve`: a model for programs that speak OpenAI's API."""
+"""The command `edgespec serve`: serve a model over OpenAI's API, and to devices that draft."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def _setting(name: str, **more: Any) -> Callable[[F], F]:
-    """Declare the option of a setting of the server."""
+    """Declare the option for a setting of ServerSettings, with its default."""
     default = settings_of(ServerSettings)[name].default
     return setting(ServerSettings, name, default=default, **more)
 
@@ -159,7 +159,7 @@ def _serve(ctx: click.Context) -> int:
                 say(f"verifying for no devices: {why}")
 
         def finishing(n_answers: int) -> None:
-            with contextlib.suppress(OSError):  # answers are finished for nobody to read this, too
+            with contextlib.suppress(OSError):  # answers are finished even if stderr is closed
                 say(
                     f"finishing {counted(n_answers, 'answer')}, at most {settings.grace_s:g} s; "
                     "Ctrl-C again ends now"
@@ -174,7 +174,7 @@ def _serve(ctx: click.Context) -> int:
 
 
 def _check_memory(params: dict[str, Any], n_keys: int) -> None:
-    """Raise UsageError where one user's text would be drafted from for another."""
+    """Raise UsageError if drafts for one user would come from the text of another user."""
     if params["draft_memory"] == "disk":
         raise click.UsageError(
             "--draft-memory disk keeps the answers of one user; `edgespec serve` takes process, "
@@ -190,9 +190,10 @@ def _check_memory(params: dict[str, Any], n_keys: int) -> None:
 def _sessions(
     engine: edgespec.Engine, settings: ServerSettings, ctx: click.Context
 ) -> tuple[Sessions | None, str]:
-    """Return what verifies for devices, or None and why this model cannot do that.
+    """Return the sessions that verify drafts for devices, or None and the reason that this model
+    cannot verify for them.
 
-    Raises if it cannot although --parallel or --ctx-size-sessions was given.
+    If it cannot although --parallel or --ctx-size-sessions was given, the error is raised.
     """
     from edgespec import ConfigError, ModelError
     from edgespec.server.verification.sessions import serving
@@ -221,7 +222,9 @@ def _sessions(
 
 
 def _remembered(given: str | None) -> str:
-    """Return what of drafts is kept. Raises UsageError for tokens: clients do not share them."""
+    """Return the value of --spec-remember for a server, "rates" by default. Raises UsageError for
+    "all", which would share tokens between clients.
+    """
     if given == "all":
         raise click.UsageError(
             "--spec-remember all would keep tokens of one client for drafts of another; choose "
@@ -253,7 +256,9 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
 
 
 def _name(reference: str) -> str:
-    """Return the catalogue's name of the model; of a path its stem, or the folder of a graph."""
+    """Return the name under which to serve a model: the reference itself, or for a path the file
+    name without its ending. An ONNX graph is named after its folder.
+    """
     from edgespec import named_files
 
     path = Path(os.path.abspath(named_files.expanded(reference)))

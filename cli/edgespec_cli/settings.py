@@ -1,4 +1,4 @@
-"""The command /set of a chat: sampling settings, under the names of the options."""
+"""The command /set of a chat, which changes sampling settings. They are named like the options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .options import SAMPLING
 if TYPE_CHECKING:
     import edgespec
 
-_KINDS = {  # of values, by their types: in words, and an example
+_KINDS = {  # for each type of value, its name in messages and an example
     "float": ("a number", "0.7"),
     "float range": ("a number of seconds", "30"),
     "integer": ("a whole number", "40"),
@@ -22,12 +22,15 @@ _KINDS = {  # of values, by their types: in words, and an example
 
 
 def listed(sampling: dict[str, Any], defaults: edgespec.SamplingParams) -> list[str]:
-    """Return a line for each setting: its name and its value."""
+    """Return a line with the name and the value of each setting."""
     return [line(param, sampling, defaults) for param in _options()]
 
 
 def line(param: click.Option, sampling: dict[str, Any], defaults: edgespec.SamplingParams) -> str:
-    """Return a setting's name and its value. defaults: of requests that name nothing."""
+    """Return a line with the name and the value of a setting.
+
+    defaults: the sampling of requests that set nothing.
+    """
     value = sampling.get(str(param.name))
     default = getattr(defaults, str(param.name))
     if value is None and isinstance(default, float | int) and not isinstance(default, bool):
@@ -41,9 +44,10 @@ def line(param: click.Option, sampling: dict[str, Any], defaults: edgespec.Sampl
 def change(
     sampling: dict[str, Any], text: str, defaults: edgespec.SamplingParams
 ) -> tuple[dict[str, Any], str]:
-    """Return settings with the change that `text` asks for, and the line of what was changed.
+    """Return the settings after a change, and a line with the setting that was changed.
 
-    text: a name and a value, "default" for none of one's own. Raises UsageError.
+    text: the name of a setting and its new value, or "default" to remove the user's value. A name
+    alone changes nothing. Raises UsageError.
     """
     name, _, value = text.partition(" ")
     param, value = _option(name), value.strip()
@@ -76,12 +80,12 @@ def _options() -> list[click.Option]:
 
 
 def _name(param: click.Option) -> str:
-    """Return the name that is shown: of the option without its dashes."""
+    """Return the name of a setting for users: its long option without the dashes."""
     return next(opt for opt in param.opts if opt.startswith("--"))[2:]
 
 
 def _option(name: str) -> click.Option:
-    """Return the option of a name, also of those that other programs have. Raises UsageError."""
+    """Return the option with this name, or with this name in other programs. Raises UsageError."""
     from edgespec.config import did_you_mean
 
     word = name.lstrip("-").replace("_", "-").lower()

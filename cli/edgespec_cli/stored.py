@@ -59,7 +59,7 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
             raise click.UsageError(f"no terminal to confirm deleting {what}; add -y")
         if yes or confirm(f"delete {what}?"):
             forget_learned(model.path)
-            copy = discard_copy_of(model.path)  # while the file tells which one is its own
+            copy = discard_copy_of(model.path)  # first: the model's file is needed to find its copy
             also = " and its copy in a faster format" if copy else ""
             was_default = hub.chosen() in (model.reference, str(model.path))
             say(f"deleted {what}{also}, {size(copy + hub.remove(model))} freed")

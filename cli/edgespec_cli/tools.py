@@ -1,4 +1,4 @@
-"""The tools of a chat: functions of the user's own file, each call of which is allowed by hand."""
+"""The tools of a chat: functions in the user's own file. The user must allow each call."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from .conversation import Conversation
 
-MOST_ROUNDS = 8  # answers with calls in one turn
+MOST_ROUNDS = 8  # most answers in one turn whose calls are run
 _NOT_RUN = "not run: the user ended the turn"
-_MOST_SHOWN = 300  # characters of a result
+_MOST_SHOWN = 300  # most characters of a result on the screen
 _numbers = itertools.count(1)
 
 
 def functions_of(path: Path) -> list[Callable[..., Any]]:
-    """Run a Python file, and return the public functions that it defines. Raises UsageError."""
+    """Run a Python file and return its public functions. Raises UsageError if that fails."""
     from edgespec import named_files
 
     try:
@@ -64,7 +64,7 @@ def functions_of(path: Path) -> list[Callable[..., Any]]:
 
 @contextmanager
 def _folder(path: Path) -> Iterator[None]:
-    """Let a file import what lies beside it, as a program can."""
+    """Let a file in this folder import modules next to it, as a script can."""
     sys.path.insert(0, str(path.resolve()))
     try:
         yield
@@ -73,7 +73,7 @@ def _folder(path: Path) -> Iterator[None]:
 
 
 def listed(tools: tuple[edgespec.Tool, ...]) -> list[str]:
-    """Return a line for each tool: its name, its arguments and what it does."""
+    """Return a line for each tool, with its name, its arguments and its description."""
     return [
         name(f"{tool.name}({', '.join(tool.parameters.get('properties', ()))})")
         + (f": {name(tool.description)}" if tool.description else "")
@@ -82,10 +82,10 @@ def listed(tools: tuple[edgespec.Tool, ...]) -> list[str]:
 
 
 def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> tuple[list[str], bool]:
-    """Show each call, ask whether it may be run, and return what came of it.
+    """Show each call, and run it if the user allows it. Return the results, and True if the user
+    ended the turn.
 
-    Ctrl-C in place of an answer ends the turn, and the second value is True then: neither this call
-    nor those after it are run.
+    Ctrl-C at the question ends the turn: neither this call nor the later ones are run.
     """
     texts: list[str] = []
     try:
@@ -114,7 +114,7 @@ def _shown(call: edgespec.ToolCall) -> str:
     try:
         arguments = json.loads(call.arguments)
         pairs = [f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in arguments.items()]
-    except (ValueError, AttributeError, RecursionError):  # it is not run
+    except (ValueError, AttributeError, RecursionError):  # such a call is not run
         return f"{name(call.name)} {_brief(call.arguments)}"
     return name(f"{call.name}({', '.join(pairs)})")
 
@@ -124,15 +124,15 @@ def _brief(text: str) -> str:
 
 
 def can_ask(screen: Screen) -> bool:
-    """Return whether there is a terminal on which the user can be asked."""
+    """Return True if there is a terminal on which the user can be asked."""
     return is_terminal(sys.stdin) and screen.terminal
 
 
 def _allowed(screen: Screen) -> bool:
-    """Ask whether a call may be run: the key y says so, any other does not.
+    """Ask the user to allow a call; return True for the key y, False for any other key.
 
-    What was typed before the question does not count. Without a terminal nobody can be asked.
-    Raises click.Abort where Ctrl-C is pressed.
+    Keys that were typed before the question are ignored. Without a terminal, return False. Raises
+    click.Abort if Ctrl-C is pressed.
     """
     if not can_ask(screen):
         return False
@@ -147,7 +147,7 @@ def _allowed(screen: Screen) -> bool:
 
 
 class _Printed(io.TextIOBase):
-    """Takes what a function prints, and shows it on the screen."""
+    """A stream that shows on the screen the text that a tool's function prints."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import edgespec
 
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
-_LEVEL_WIDTH, _SUBJECT_WIDTH = len("problem"), len("remote speed")  # the longest there are
-_SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths of the table of times
+_LEVEL_WIDTH, _SUBJECT_WIDTH = len("problem"), len("remote speed")  # the longest texts
+_SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths that the table of times shows
 
 
 @cloup.command()
@@ -115,7 +115,7 @@ def _show(tuning: edgespec.Tuning) -> None:
 
 
 def _show_costs(tuning: edgespec.Tuning) -> None:
-    """Show what evaluations cost, and what drafts can gain at most."""
+    """Show the times of evaluations, and the largest speedup that drafts can give."""
     report = tuning.to_dict()
     if tuning.profile is None:
         return
@@ -131,7 +131,7 @@ def _show_costs(tuning: edgespec.Tuning) -> None:
 
 
 def _show_formats(tuning: edgespec.Tuning) -> None:
-    """Compare the files of the model in the number formats that are on disk."""
+    """Show a comparison of the model's files on disk, which differ in their number format."""
     if not tuning.formats:
         return
     say()
@@ -150,14 +150,16 @@ def _show_formats(tuning: edgespec.Tuning) -> None:
 
 
 def _tried(choice: edgespec.Choice) -> str:
-    """Return what was tried and chosen: `2 threads 33 ms, 1 thread 61 ms: 2 threads`."""
+    """Return the values tried and the one chosen: `2 threads 33 ms, 1 thread 61 ms: 2 threads`."""
     tried = [f"{c.label} {c.ms:.3g} ms" if c.ms < 100 else f"{c.label} {c.ms:.0f} ms"
              for c in choice.candidates if c.n_repetitions]  # fmt: skip
     return f"{', '.join(tried)}: {choice.label}" if tried else choice.label
 
 
 def _show_widths(target: dict[str, Any]) -> None:
-    """Show, for each cache length, t(1) in ms and t(n) of other widths as multiples of it."""
+    """Show the times of the target: for each cache length t(1) in ms, and t(n) of other widths n as
+    multiples of t(1).
+    """
     shown = [(i, n) for i, n in enumerate(target["widths"]) if n in _SHOWN]
     columns = (target[key] for key in ("lengths", "ms", "ratio", "guessed"))
     rows = [
@@ -265,7 +267,7 @@ def doctor(ctx: click.Context) -> int:
 
 
 def _show_finding(finding: edgespec.Finding) -> None:
-    """Print a finding, below those before it; of the verdict the sentence alone."""
+    """Print a finding as a row. For the verdict, print only its text."""
     from rich.table import Table
     from rich.text import Text
 

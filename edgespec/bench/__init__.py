@@ -1,1 +1,1 @@
-"""Workloads, measurements, replay of recorded decisions, and reports."""
+"""Workloads, measurements, replay of recorded answers, and reports."""

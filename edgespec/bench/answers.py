@@ -13,11 +13,12 @@ from ..types import Stats
 class Answer:
     """One answer in one mode.
 
-    seconds: from a prompt that is in the target's cache to the last token, whatever a draft
-    model had to read included. ttft_s: to the first token of the prompt when it was new.
-    gaps: seconds between one arrival of tokens and the next, a value a token.
-    joules: of the whole device, None where it does not tell. text: None where it is not known.
-    prompt, token_ids: of both, () where they are not known.
+    seconds: the time of the answer with the prompt in the target's cache; it includes the time in
+    which a draft model reads the prompt. ttft_s: the time to the first token when the prompt was
+    first read. gaps: for each token after the first, the seconds since the token before it. joules:
+    the energy that the whole device used, None if it does not tell. text: the text of the answer,
+    None if it is not known. prompt, token_ids: the token ids of the prompt and of the answer, () if
+    they are not known.
     """
 
     id: str
@@ -36,13 +37,13 @@ class Answer:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens of the answer over the seconds that it took."""
+        """The number of tokens divided by the seconds of the answer."""
         return self.n_tokens / self.seconds
 
 
 def whole(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the answers without those to the last prompt if it was not answered in every mode: a
-    run was stopped there.
+    """Return the answers. If a run was stopped before the last prompt was answered in every mode,
+    the answers to that prompt are left out.
     """
     kept = list(answers)
     n = Counter((answer.temperature, answer.mode) for answer in kept)

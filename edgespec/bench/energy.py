@@ -1,4 +1,4 @@
-"""Energy, on devices that measure it."""
+"""Energy measurement, on devices that have counters for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 class Meter:
     """The energy counters of the CPU packages (RAPL through Linux's powercap).
 
-    They are often readable by root alone.
+    Often only root can read them.
     """
 
     def __init__(self, root: Path = Path("/sys/class/powercap")) -> None:
@@ -19,9 +19,9 @@ class Meter:
         self._total = 0.0
 
     def joules(self) -> float | None:
-        """Return the joules since the first call, None where nothing can be read.
+        """Return the joules used since the first call, None if no counter can be read.
 
-        A counter that wrapped around since the last call is allowed for.
+        A counter may wrap around once between two calls.
         """
         if not self._zones:
             return None

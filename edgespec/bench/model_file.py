@@ -1,4 +1,4 @@
-"""The file of the model that a benchmark has measured."""
+"""Facts about the file of the model that a benchmark has measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..engine import Engine
 
 
 def file_of(engine: Engine) -> dict[str, Any]:
-    """Return the size and the checksum of a model's file; nothing if it is on another machine."""
+    """Return the size and checksum of the model's file, {} if the model is on another machine."""
     if not isinstance(engine.target, FileModel):
         return {}
     path = engine.target.path

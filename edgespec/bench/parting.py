@@ -1,7 +1,7 @@
-"""Where a greedy text with drafts parts from the one without, and how near a tie that is.
+"""The first difference between greedy answers with and without drafts, and how near a tie it is.
 
-An engine rounds the row of a token that is evaluated alone otherwise than among several. Where two
-tokens are closer to each other than that, either may come out.
+An engine rounds a token's logits row differently if the token is evaluated alone or together with
+others. If the logits of two tokens are closer than that difference, either token may be chosen.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .answers import Answer
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """The first token that differs, of an answer of greedy decoding with drafts.
+    """The first token at which a greedy answer with drafts differs from the one without.
 
-    tokens: the one without drafts and the one with. gap: of their logits without drafts, None
-    where it is not known.
+    position: the position of the token in the answer. tokens: the token without drafts, and the one
+    with drafts. gap: the difference between their logits without drafts, None if it is not known.
     """
 
     position: int
@@ -31,8 +31,8 @@ class Parting:
 
 
 def partings(engine: Engine, answers: Iterable[Answer]) -> list[Parting | None]:
-    """Return, for each greedy answer whose text differs with drafts, where it parts from the one
-    without them, or None if that is not known.
+    """Return the `Parting` of each greedy answer whose text with drafts differs from the text
+    without; None for an answer whose first different token is not known.
     """
     differing = []
     for plain, drafted in greedy_pairs(answers):
@@ -42,7 +42,9 @@ def partings(engine: Engine, answers: Iterable[Answer]) -> list[Parting | None]:
 
 
 def greedy_pairs(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Answer]]:
-    """Yield the greedy answers to a question without and with drafts whose texts are known."""
+    """Yield pairs of greedy answers to the same question, without and with drafts. Answers whose
+    text is not known are left out.
+    """
     known: dict[tuple[str, str], list[Answer]] = defaultdict(list)
     for answer in answers:
         if not answer.temperature and answer.text is not None:
@@ -53,7 +55,9 @@ def greedy_pairs(answers: Iterable[Answer]) -> Iterator[tuple[Answer, Answer]]:
 
 
 def in_words(differing: Sequence[Parting | None]) -> str:
-    """Return where texts differ, and how to find out whether rounding is why."""
+    """Return a message that says at which tokens texts differ, and how to find out if rounding is
+    the reason.
+    """
     parts = []
     for each in differing:
         if each:
@@ -70,9 +74,9 @@ def in_words(differing: Sequence[Parting | None]) -> str:
 def parting(
     engine: Engine, prompt: Sequence[int], plain: Sequence[int], drafted: Sequence[int]
 ) -> Parting | None:
-    """Return where two answers to a prompt part, None where one of them begins with the other.
+    """Return the first difference of two answers to a prompt, None if one begins with the other.
 
-    The one without drafts is decoded once more as far as that.
+    To get the gap, the answer without drafts is generated again up to that token.
     """
     pairs = list(zip(plain, drafted, strict=False))
     n = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
@@ -90,6 +94,6 @@ def parting(
 
 
 def _gap(row: Logprob, first: int, second: int) -> float | None:
-    """Return the log-probability of `first` over `second`, None where one is not in the row."""
+    """Return the log-probability of `first` minus that of `second`, None if the row lacks one."""
     known = dict(row.top)
     return known[first] - known[second] if first in known and second in known else None

@@ -1,9 +1,9 @@
-"""One other runtime in a process of its own, driven by JSON lines; run by `peers.py`.
+"""A worker process with one other runtime, controlled by JSON lines. `peers.py` starts it.
 
-Imports nothing of edgespec: it may run in another environment. The first line on stdin says
-what to load, each further one is a request: {"prompt": [ids], "n": tokens}, to llama-server also
-"schema": a JSON schema. Answers go to stdout: {"ready": version} once, then
-{"n": tokens, "drafted": …, "accepted": …}.
+It imports nothing from edgespec, because it may run in a different Python environment. The first
+line on stdin says what to load. Each further line is a request: {"prompt": [ids], "n": tokens}; for
+llama-server it may also have "schema", a JSON schema. Replies go to stdout: {"ready": version}
+once, then {"n": tokens, "drafted": …, "accepted": …} for each request.
 """
 
 import json
@@ -16,7 +16,7 @@ Runtime = tuple[Callable[..., dict[str, int]], str]
 
 
 def llama_server(config: dict[str, Any]) -> Runtime:
-    """Load llama.cpp's own server, from the wheel `xllamacpp`."""
+    """Load llama.cpp's own server, from the Python package `xllamacpp`."""
     import xllamacpp as lib
 
     params = lib.CommonParams()
@@ -82,7 +82,9 @@ def llama_cpp_python(config: dict[str, Any]) -> Runtime:
 
 
 def onnxruntime_genai(config: dict[str, Any]) -> Runtime:
-    """Load a folder of onnxruntime-genai's builder, with its own lookup or a draft model."""
+    """Load a model that onnxruntime-genai's builder made, with the runtime's own lookup or a draft
+    model.
+    """
     import onnxruntime_genai as og
 
     folder, settings = os.path.dirname(config["model"]), dict(config["settings"])
@@ -107,7 +109,7 @@ def onnxruntime_genai(config: dict[str, Any]) -> Runtime:
             generator.rewind_to(len(prompt) - 1)
             generator.append_tokens(prompt[-1:])
         else:
-            before.clear()  # one cache at a time
+            before.clear()  # frees the cache before the next one is made
             params = og.GeneratorParams(loaded)
             params.set_search_options(do_sample=False, max_length=config["n_ctx"])
             generator = og.Generator(loaded, params)
@@ -133,7 +135,7 @@ def onnxruntime_genai(config: dict[str, Any]) -> Runtime:
 
 
 def main() -> None:
-    """Load what the first line names, and answer requests until stdin ends."""
+    """Load the model and runtime that the first line names; answer requests until stdin ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a runtime prints goes to stderr
     config = json.loads(sys.stdin.readline())

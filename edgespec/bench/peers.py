@@ -1,4 +1,4 @@
-"""Other runtimes on the same prompts and weights: each mode in a process of its own."""
+"""Other runtimes with the same prompts and weights. Each mode runs in its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKER = Path(__file__).with_name("peer_worker.py")
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A runtime with settings, under the names it gives them itself."""
+    """A runtime with settings, which have the names that the runtime gives them."""
 
     name: str
     runtime: str
@@ -64,9 +64,9 @@ GENAI_DRAFT = (
 
 
 def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
-    """Return every mode of the runtimes that can run these files.
+    """Return all modes of the runtimes that can run these files.
 
-    A target and a draft model in different formats have no mode with a draft model.
+    If the target and the draft model have different formats, no mode uses the draft model.
     """
     engine = backends.name_of(model)
     lookup, drafting = (GENAI, GENAI_DRAFT) if engine == "onnx" else (LOOKUP, DRAFT)
@@ -76,7 +76,7 @@ def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Files that every peer loads, and the context (tokens) and threads that it gets."""
+    """The files that every peer loads, and the numbers of context tokens and threads."""
 
     model: Path
     draft: Path | None
@@ -85,9 +85,10 @@ class Weights:
 
 
 class Peer:
-    """Another runtime in a running worker. Raises EngineMissing where it does not start.
+    """Another runtime, in a worker process that the constructor starts. Raises EngineMissing if it
+    does not start.
 
-    python: the interpreter that has the runtime; this one by default.
+    python: the Python interpreter that has the runtime installed, by default this one.
     """
 
     def __init__(self, mode: Mode, weights: Weights, python: str = sys.executable) -> None:
@@ -108,15 +109,16 @@ class Peer:
             raise EngineMissing(f"{python} cannot be started: {error.strerror}") from error
         try:
             self.version: str = self._ask(config)["ready"]
-            self._ask({"prompt": [1, 2, 3], "n": 8})  # what is built at first use
+            self._ask({"prompt": [1, 2, 3], "n": 8})  # warm up: some things are built at first use
         except BaseException:
             self.close()
             raise
 
     def answer(self, prompt: Sequence[int], category: str, id: str, n: int, **more: Any) -> Answer:
-        """Return a greedy answer of at most n tokens. more: what the runtime alone knows.
+        """Return a greedy answer of at most n tokens.
 
-        The prompt is read first, untimed, as for edgespec's own modes.
+        The prompt is read before the answer is timed, as in edgespec's own modes. more: fields of
+        the request that only this runtime knows.
         """
         began = time.perf_counter()
         self._ask({"prompt": list(prompt), "n": 1})
@@ -134,13 +136,15 @@ class Peer:
         )
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker process."""
         self._process.kill()
         self._process.communicate()
         self._said.close()
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a line and return the reply. Raises EngineMissing where the worker has ended."""
+        """Send a message to the worker and return its reply. Raises EngineMissing if the worker has
+        ended.
+        """
         process = self._process
         assert process.stdin
         assert process.stdout

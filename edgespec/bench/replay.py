@@ -1,7 +1,8 @@
-"""Replays policies over recorded answers in virtual time.
+"""Replays recorded answers with different policies, in virtual time.
 
-The session, drafters and verifier are the real ones. The models answer from a trace, and a clock
-runs by a device's profile. The result is exact and without noise, and takes seconds.
+The session, drafters and verifier are the real ones. The models return the recorded rows of a
+trace, and a virtual clock advances by the times in a device's profile. The result is exact, has no
+noise, and takes seconds to compute.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from .traces import Trace, load
 
 
 class Pieceless:
-    """A tokenizer without text: nothing in a trace ends early."""
+    """A tokenizer whose tokens have no text and never end an answer."""
 
     vocab_size, chat_template = VOCAB, None
 
     def piece(self, token: int) -> bytes:
-        """Return no text."""
+        """Return an empty text."""
         return b""
 
     def is_eog(self, token: int) -> bool:
@@ -57,10 +58,11 @@ class Pieceless:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A fixed setting: drafts of `depth` tokens.
+    """A fixed setting, which drafts up to `depth` tokens at every step.
 
-    They come from lookup where at least `lookup` tokens match (0: no lookup), else from the draft
-    model while it is `p_min` sure (None: no model).
+    The tokens come from a lookup if it has a match, else from the draft model. lookup: the least
+    number of tokens that must match, 0 for no lookup. p_min: the confidence below which the draft
+    model stops drafting, None for no draft model.
     """
 
     depth: int
@@ -78,7 +80,7 @@ FIXED = tuple(
 
 
 class FirstSource(FixedDepth):
-    """Drafts from lookup where it has anything, else from the model."""
+    """Drafts from the lookup if it has any match, else from the draft model."""
 
     def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
         """Begin a request."""
@@ -86,22 +88,27 @@ class FirstSource(FixedDepth):
         self._lookups = [drafter for drafter in drafters if not drafter.evaluates]
 
     def limits(self, budget: Budget) -> Limits:
-        """Return the fixed depth, as far as the budget goes."""
+        """Return limits of the fixed depth, or of fewer tokens if the budget allows fewer. If the
+        lookup has a match, only lookups draft.
+        """
         matches = any(lookup.children(lookup.root(), LEAST) for lookup in self._lookups)
         return super().limits(budget)._replace(lookups_only=matches)
 
 
 def shipped_traces() -> list[Trace]:
-    """Return answers of Qwen2.5-Coder-1.5B, drafted by the 0.5B, to Spec-Bench and our own."""
+    """Return recorded answers of Qwen2.5-Coder-1.5B to questions of Spec-Bench and of edgespec,
+    with drafts of the 0.5B model.
+    """
     with as_file(files(__package__).joinpath("data/traces.jsonl.gz")) as path:
         return dense(load(path))
 
 
 def shipped_profiles(raw: bool = False) -> dict[str, Profile]:
-    """Return devices to replay on by their names: measured CPUs, and made-up GPUs.
+    """Return the profiles of devices to replay on, by name: measured CPUs and made-up GPUs.
 
-    Each comes with a draft model, and as NAME-lookup without. raw: return CPUs whose times are as
-    they were measured, of every width to 16; those of the others rise.
+    Each device is there twice: with a draft model, and as NAME-lookup without one. raw: return CPUs
+    with unchanged measured times, for every width up to 16; in the other profiles, times rise with
+    the width.
     """
     name = "raw_profiles.json" if raw else "profiles.json"
     text = files(__package__).joinpath(f"data/{name}").read_text("utf-8")
@@ -118,19 +125,21 @@ def _curve(fields: dict[str, Any]) -> Curve:
 
 
 class _Verifier(LocalVerifier):
-    """Shows no rows after rejected tokens, for they were not recorded."""
+    """Returns no rows after drafted tokens: those after rejected tokens were not recorded."""
 
     def verify(self, draft: Draft) -> Verdict:
-        """Do one pass over what is pending and the draft."""
+        """Evaluate the pending tokens and the draft in one pass."""
         return super().verify(draft)._replace(drafted_rows=())
 
 
 class Replay:
-    """One policy on one device, over as many traces as it is given, learning from one to the next.
+    """Replays traces with one setting on one device. It keeps what it learns from one trace for the
+    next ones.
 
-    setting: "plain", a fixed setting, or a method of SpeculativeConfig ("auto", names of drafters).
-    believed: the profile that a method is given, if it is not the device's own. head: stands in for
-    the draft model, with costs by its quality. policy: decides for a method, by its name.
+    setting: "plain", a fixed setting, or a method of SpeculativeConfig ("auto" or names of
+    drafters). believed: the profile that a method decides by, if it is not the device's own. head:
+    the quality of a head that replaces the draft model; its costs come from its quality. policy:
+    the name of the policy that decides for a method.
     """
 
     def __init__(
@@ -154,8 +163,8 @@ class Replay:
         self.session = made.session(_Verifier(self._target, clock=clock), clock=clock)
 
     def run(self, trace: Trace, owner: str = "") -> Stats:
-        """Replay one answer and return its statistics. Raises ValueError if `dense` did not number
-        its tokens.
+        """Replay one answer and return its statistics. Raises ValueError if the tokens of the trace
+        were not numbered by `dense`.
         """
         for model in filter(None, (self._target, self._draft)):
             model.tell(trace)
@@ -169,7 +178,7 @@ class Replay:
         return stats
 
     def seconds_on(self, profile: Profile) -> float:
-        """Return the seconds of the last answer's evaluations on another device."""
+        """Return the seconds that the last answer's evaluations would take on another device."""
         made = [(profile.target, profile.overhead, self._target)]
         if self._draft and profile.draft:
             made.append((profile.draft, 0.0, self._draft))
@@ -186,7 +195,7 @@ class Replay:
                 made, FirstSource(setting.depth, p_min=LEAST), str(setting), OwnRates(made)
             )
         method = "none" if setting == "plain" else setting
-        # earlier answers count where that is asked for: they are to other people's questions
+        # earlier answers are drafted from only if asked for: they are for other users' questions
         memory: DraftMemory = "process" if "memory" in method.split(",") else "off"
         config = SpeculativeConfig(method, draft_memory=memory, draft_corpus=(), policy=policy)
         context = DrafterContext(
@@ -209,7 +218,7 @@ class Replay:
         return drafters
 
 
-Rates = dict[str, float]  # of each category, the mean of its answers' tokens a second
+Rates = dict[str, float]  # for each category, the mean tokens per second of its answers
 
 
 def rates(
@@ -219,11 +228,12 @@ def rates(
     head: HeadQuality | None = None,
     policy: str = "auto",
 ) -> list[Rates]:
-    """Return the rates of a setting on each of the devices. head: in place of their draft models.
-    policy: of a method.
+    """Return the rates of a setting on each device.
 
-    A setting that looks at no clock evaluates the same on all of them and is run on the first; a
-    method decides by its device's costs, and is for one device.
+    A plain or fixed setting evaluates the same tokens on every device, so it is run only on the
+    first. A method decides by the costs of its device, so only one profile is allowed. Raises
+    ValueError for more. head: the quality of a head that replaces the draft models. policy: the
+    policy of a method.
     """
     if _decides(setting) and len(profiles) > 1:
         raise ValueError(f"{setting} decides by its device: give one profile")
@@ -248,12 +258,11 @@ def table(
     fixed: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield rows {profile, category, policy, speedup} of "plain" and of `method` under a policy.
+    """Yield rows {profile, category, policy, speedup} for "plain" and for `method` with a policy.
 
-    fixed: yield rows of "best-fixed" as well, the fixed setting that is best for that category on
-    that device, chosen in hindsight, plain decoding among them. progress: called with the number
-    of finished jobs and that of all.
-    Raises ConfigError for an unknown method.
+    fixed: also yield rows "best-fixed". They have the fixed setting, or plain decoding, that is
+    best in hindsight for the category on the device. progress: called with the number of finished
+    jobs and the number of all jobs. Raises ConfigError for an unknown method.
     """
     jobs = _jobs(profiles, method, fixed)
     speed: dict[str, dict[Fixed | str, Rates]] = {name: {} for name in profiles}
@@ -283,8 +292,8 @@ def table(
 
 @contextlib.contextmanager
 def _no_ctrl_c_while_processes_begin() -> Iterator[None]:
-    """Hold Ctrl-C back from this thread and, for good, from the processes that begin here: one that
-    has only just been forked would go on with what its parent does at Ctrl-C.
+    """Block Ctrl-C in this thread, and permanently in the processes that start in this block.
+    Otherwise a process that was just forked would handle Ctrl-C as its parent does.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows, where nothing is forked
         yield
@@ -297,7 +306,7 @@ def _no_ctrl_c_while_processes_begin() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    """Let this process of a pool end with its parent, which alone hears Ctrl-C."""
+    """Make this worker process ignore Ctrl-C, and end when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -325,14 +334,14 @@ def _rows(
 
 
 def _decides(setting: Fixed | str) -> bool:
-    """Return whether a setting decides by the costs of its device."""
+    """Return True if a setting decides by the costs of its device."""
     return isinstance(setting, str) and setting != "plain"
 
 
 def _jobs(
     profiles: dict[str, Profile], method: str, fixed: bool
 ) -> list[tuple[Fixed | str, list[str]]]:
-    """Return the settings, each with the devices that it is timed on."""
+    """Return the settings to replay, each with the names of the devices that it is timed on."""
     every, drafting = list(profiles), [name for name in profiles if profiles[name].draft]
     needs_model = all(entry.uses_model for entry in drafters.chosen(method))
     jobs: list[tuple[Fixed | str, list[str]]] = [

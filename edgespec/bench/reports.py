@@ -1,4 +1,4 @@
-"""Results as people and programs read them."""
+"""Reports of benchmark results: tables and pictures for people, data for programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..errors import ConfigError
 
 FORMATS = ("md", "json", "jsonl", "csv")
 _MODES = {"plain": "without", "auto": "speculation"}
-_MOST_BARS = 9  # of accepted tokens in a picture: the last is "8 or more"
-_LAST = ("other_programs_cores", "stopped")  # of a header, told below the table
+_MOST_BARS = 9  # bars for numbers of accepted tokens in a picture; the last is "8 or more"
+_LAST = ("other_programs_cores", "stopped")  # header fields that are shown below the table
 _DISTURBED = "other programs used {:.1f} cores while this was measured"
 
 
 def report(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """Return the rows under a header (model, versions, device) in one of FORMATS. It is never
-    empty: what has no rows yet is the header alone.
+    """Return a header (model, versions, device) and rows as text in one of FORMATS. Without rows,
+    the text has the header, so it is never empty.
     """
     if form == "json":
         return json.dumps({**header, "rows": list(rows)}, indent=1)
@@ -44,8 +44,8 @@ def _csv(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _markdown(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table for people. That the measurement was stopped, or disturbed by other programs,
-    is told in the last lines.
+    """Return a header and a table for people. The last lines say if the measurement was stopped, or
+    disturbed by other programs.
     """
     told = {key: value for key, value in header.items() if key not in _LAST}
     lines = [f"{key}: {_cell(value)}  " for key, value in told.items() if _is_plain(value)]
@@ -55,7 +55,9 @@ def _markdown(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> s
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table: always the same columns, and every name whole."""
+    """Return the lines of a Markdown table. No name is cut. Only the column of the temperature may
+    be left out: if all rows have the same one.
+    """
     several = len({row["temperature"] for row in rows}) > 1
     cells = [_cells(row, several) for row in rows]
     columns = [_justified(title, *(own[title] for own in cells)) for title in cells[0]]
@@ -65,14 +67,14 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _justified(*cells: str) -> list[str]:
-    """Return the cells of a column, all as long as the longest; numbers to the right."""
+    """Return the cells of a column, padded to the longest; numbers are aligned to the right."""
     width = max(map(len, cells))
     are_numbers = all(cell[:1].isdigit() or cell == "–" for cell in cells[1:])
     return [cell.rjust(width) if are_numbers else cell.ljust(width) for cell in cells]
 
 
 def _cells(row: Mapping[str, Any], with_temperature: bool) -> dict[str, str]:
-    """Return what people read of a row, by the titles of the columns."""
+    """Return the cells of a row, by the titles of their columns."""
     temperature = {"temp.": f"{row['temperature']:g}"} if with_temperature else {}
     accepted = row.get("draft_acceptance_rate")
     return {
@@ -90,14 +92,14 @@ def _number(value: float | None, form: str, unit: str = "") -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    """Return a speedup and its 95% interval, where that is known: `1.23 (1.04–1.44)`."""
+    """Return a speedup, with its 95% interval if that is known: `1.23 (1.04–1.44)`."""
     low, high = row.get("speedup_low"), row.get("speedup_high")
     ends = "" if low is None or high is None else f" ({low:.2f}–{high:.2f})"
     return _number(row.get("speedup"), ".2f", ends)
 
 
 def conclusions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what speculation gained over all categories, a sentence for each temperature."""
+    """Return a line for each temperature with the speedup of speculation over all categories."""
     of_auto = [row for row in rows if (row["category"], row["mode"]) == ("all", "auto")]
     several = len(of_auto) > 1
     lines = []
@@ -109,14 +111,14 @@ def conclusions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _doubt(row: Mapping[str, Any]) -> str:
-    """Return what to say of a speedup whose interval holds 1."""
+    """Return a remark if the interval of a speedup contains 1, else an empty string."""
     low, high = row.get("speedup_low"), row.get("speedup_high")
     holds_one = low is not None and high is not None and low <= 1 <= high
     return ": no clear difference" if holds_one else ""
 
 
 def disturbed(header: Mapping[str, Any]) -> str:
-    """Return that other programs disturbed a measurement, "" if they did not."""
+    """Return a sentence if other programs disturbed a measurement, else an empty string."""
     cores = header.get("other_programs_cores") or 0.0
     return _DISTURBED.format(cores) if cores > device.BUSY else ""
 
@@ -130,16 +132,17 @@ def _is_plain(value: Any) -> bool:
 
 
 def check_picture(path: Path) -> None:
-    """Raise ConfigError if `plot` could not draw to this file, before anything is measured."""
+    """Raise ConfigError if `plot` cannot draw this type of file. Called before the measurement."""
     kinds = _pyplot().gcf().canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
         raise ConfigError(f"{path} is no kind of picture; known: {', '.join(sorted(kinds))}")
 
 
 def plot(kind: str, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return a picture of speedups, accepted lengths, and where the time went. Needs matplotlib.
+    """Return a picture of speedups, accepted lengths and shares of the time. Needs matplotlib.
 
-    kind: "png" or another that `check_picture` takes. Rows without drafts are left out.
+    kind: "png" or a different file type that `check_picture` accepts. Rows without drafts are left
+    out.
     """
     plt = _pyplot()
     drafted = _drawn(rows)
@@ -171,14 +174,16 @@ def plot(kind: str, header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 
 
 def _drawn(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows that have a bar: all categories are one only where there are several."""
+    """Return the rows that get a bar. The row for all categories gets one only if there are several
+    categories.
+    """
     drafted = [row for row in rows if row["mode"] != "plain" and row["speedup"]]
     several = len({row["category"] for row in drafted} - {"all"}) > 1
     return [row for row in drafted if several or row["category"] != "all"]
 
 
 def _draw_lengths(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw how many drafted tokens the steps accepted: a group of bars for each number."""
+    """Draw the share of steps that accepted 0, 1, 2, … drafted tokens: a group of bars for each."""
     width = 0.8 / max(1, len(rows))
     for i, row in enumerate(rows):
         counts = [*row["acceptance_histogram"], *[0] * _MOST_BARS]
@@ -195,7 +200,7 @@ def _draw_lengths(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def title_of(header: Mapping[str, Any]) -> str:
-    """Return the title of a picture: what was measured, on what, and when."""
+    """Return the title of a picture: models, speculation, processor, versions and date."""
     draft = header.get("draft") or "none"
     parts = [
         header.get("model"),
@@ -214,7 +219,9 @@ def label_of(row: Mapping[str, Any]) -> str:
 
 
 def _errors(rows: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """Return how far the interval of each speedup reaches below it, and above it."""
+    """Return the distances from each speedup down to the lower end of its interval, and up to the
+    upper end.
+    """
     own = [row["speedup"] for row in rows]
     lows = [row.get("speedup_low") or row["speedup"] for row in rows]
     highs = [row.get("speedup_high") or row["speedup"] for row in rows]

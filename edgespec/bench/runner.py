@@ -1,4 +1,4 @@
-"""Questions answered plainly and by speculation in turns, on the same loaded engine."""
+"""Measures answers of one loaded engine, with and without speculation in turns."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from .workloads import Question, prompt_of
 logger = logging.getLogger("edgespec.bench.runner")
 
 MODES = ("plain", "auto")
-# questions done, all of them, the next one, the share of the work that is done
+# called with: questions done, number of questions, the next question, share of the work done
 Progress = Callable[[float, int, Question, float], None]
-_REPORT_S = 1.0  # progress is told so often while an answer is written
+_REPORT_S = 1.0  # seconds between two reports of progress during an answer
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The way that questions are asked.
+    """The options of a run.
 
-    temperatures: above 0 with top-k 40 and top-p 0.95. max_tokens: most tokens of an answer.
-    repeats: rounds over all questions. modes: of MODES.
+    temperatures: the temperatures to measure; those above 0 sample with top-k 40 and top-p 0.95.
+    max_tokens: the most tokens of an answer. repeats: the number of rounds over all questions.
+    modes: the modes to measure, from MODES.
     """
 
     temperatures: Sequence[float] = (0.0,)
@@ -48,15 +49,17 @@ def run(
     progress: Progress = lambda done, total, question, share: None,
     peers: Sequence[Peer] = (),
 ) -> Iterator[Answer]:
-    """Answer every turn in both modes, in an order that changes from turn to turn and each round.
+    """Answer every turn of every question in each mode, and yield the answers. The order of the
+    modes changes from turn to turn and from round to round.
 
-    The prompt of each turn is read once and is in the cache for both; the next turn continues
-    the plain answer. A turn that does not fit the context ends its question. Peers answer the
-    same prompts at temperature 0. What decoding costs here is measured first if it is not known.
-    progress: is told about every second; shares of the work are by what reading and answering have
-    taken so far. Of the answer under way it is told the part that is done,
-    as if it became as long as the one in the other mode, or else as those so far; the first
-    as long as it may be.
+    The prompt of a turn is read once, and is in the cache for every mode. The next turn continues
+    the plain answer. A turn that does not fit the context ends its question. Peers answer the same
+    prompts, at temperature 0. The costs of decoding are measured first if they are not known.
+
+    progress: called about every second. The share of the work is estimated from the time that
+    reading and answering have taken so far. The running answer is assumed to become as long as the
+    one in the other mode, or else as long as the answers so far on average. The first answer is
+    assumed to have max_tokens.
     """
     engine.measure()
     options = options or RunOptions()
@@ -74,12 +77,14 @@ def run(
 def _report(
     progress: Progress, pace: Pace, asked: Sequence[Question], done: int, part: float
 ) -> None:
-    """Tell the progress: so many questions are done, and a part of the next one."""
+    """Report that `done` questions and a part of the next one are done."""
     progress(done + part, len(asked), asked[done], pace.share(asked, done, part))
 
 
 class Pace:
-    """The time that reading and answering have taken so far, which tells what the rest takes."""
+    """Estimates the time for the remaining work from the time that reading and answering took so
+    far.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -88,24 +93,28 @@ class Pace:
         self._reading_s = self._answering_s = 0.0
 
     def add(self, turn: str, reading_s: float, answering_s: float) -> None:
-        """Take the seconds of a turn: of reading it, and of all answers to it."""
+        """Add a turn: the seconds to read it, and the seconds of all answers to it."""
         self._n_turns += 1
         self._n_characters += len(turn)
         self._reading_s += reading_s
         self._answering_s += answering_s
 
     def share(self, asked: Sequence[Question], done: int, part: float) -> float:
-        """Return the share of all the work that is done: so many questions, and a part of one."""
+        """Return the share of all the work that is done after `done` questions and a part of the
+        next one.
+        """
         own = self._seconds(asked[done])
         left = (1 - part) * own + sum(map(self._seconds, asked[done + 1 :]))
-        if not self._n_turns:  # nothing was measured: all turns take as long
+        if not self._n_turns:  # nothing was measured: assume equal times
             total = sum(map(self._seconds, asked))
             return 1 - left / total
         spent = self._clock() - self._began
         return spent / max(1e-9, spent + left)
 
     def _seconds(self, question: Question) -> float:
-        """Return about how long a question takes, in turns where nothing was measured yet."""
+        """Return about how many seconds a question takes; before any measurement, its number of
+        turns.
+        """
         if not self._n_turns:
             return len(question.turns)
         reading = self._reading_s / max(1, self._n_characters) * sum(map(len, question.turns))
@@ -113,8 +122,9 @@ class Pace:
 
 
 class _Runner:
-    """One engine and its peers, asked the same questions. report: is told which part of the present
-    question is done. pace: what it has taken so far.
+    """Asks one engine and its peers the same questions.
+
+    report: called with the part of the current question that is done. pace: the times so far.
     """
 
     def __init__(self, engine: Engine, options: RunOptions, peers: Sequence[Peer]) -> None:
@@ -124,12 +134,14 @@ class _Runner:
         self._peers = peers
         self._meter = Meter()
         self.pace = Pace()
-        self._part = 0.0, 1.0  # of the question before an answer, and of the answer
-        self._lengths: list[int] = []  # tokens of the answers so far
+        self._part = 0.0, 1.0  # parts of the question: before this answer, this answer
+        self._lengths: list[int] = []  # number of tokens of each answer so far
         self.report: Callable[[float], None] = lambda part: None
 
     def answers(self, question: Question, temperature: float, n_before: int) -> Iterator[Answer]:
-        """Answer all turns of a question. The first mode depends on the parity of `n_before`."""
+        """Yield the answers to all turns of a question. The parity of `n_before` decides which mode
+        comes first.
+        """
         messages: list[dict[str, str]] = []
         n_answers = len(self._modes) * len(question.turns)
         for i, turn in enumerate(question.turns):
@@ -161,7 +173,9 @@ class _Runner:
     def _answer(
         self, prompt: Sequence[int], temperature: float, fields: dict[str, Any], n_expected: float
     ) -> Answer:
-        """Return one answer, and what was measured; `fields` of it are known. n_expected: tokens
+        """Generate one answer and return it with its measurements.
+
+        fields: the fields of the Answer that are already known. n_expected: the number of tokens
         that it will probably have.
         """
         params = SamplingParams(
@@ -175,7 +189,7 @@ class _Runner:
         before, completion = self._meter.joules(), None
         before_part, part = self._part
         began = last = reported = time.perf_counter()
-        for event in self._engine.run(prompt, params):  # whatever the model recommends
+        for event in self._engine.run(prompt, params):  # ignore the model's own sampling
             if event.type == "token":
                 now = time.perf_counter()
                 gaps.append(now - last)

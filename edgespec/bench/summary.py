@@ -1,4 +1,4 @@
-"""Rows of a report: speedups with their intervals, and what answers took."""
+"""Rows of a report: speedups with their intervals, times and acceptance of answers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .answers import Answer
 logger = logging.getLogger("edgespec.bench.summary")
 
 RESAMPLES = 2000
-MIN_ANSWERS = 3  # of a category, for an interval
+MIN_ANSWERS = 3  # least number of answers in a category that gives an interval
 
-Pairs = npt.NDArray[np.float64]  # [n, 2]: tokens a second of an answer, and of the plain one
+Pairs = npt.NDArray[np.float64]  # [n, 2]: tokens per second of an answer, and of the plain one
 Interval = Callable[[Sequence[Pairs]], tuple[float, float]]
 
 
 def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Return a row for every temperature, category and mode, and one for all categories.
+    """Return a row for every temperature, category and mode, and rows for all categories together.
 
-    speedup is Spec-Bench's: mean tokens a second over answers, divided by that of plain ones
-    to the same questions (a run that was stopped may lack some); of all categories the
-    geometric mean. speedup_low and speedup_high: the interval that holds it with 95% by a
-    bootstrap over the answers of each category (Efron & Tibshirani 1993, percentiles), None where
-    one has fewer than three, or where scipy is not installed. Times are in milliseconds. Rows are
-    in the order of the categories, of each the plain one first. joules_per_token is left out where
-    no answer has it.
+    speedup is defined as in Spec-Bench: the mean tokens per second of the answers, divided by that
+    of the plain answers to the same questions (a run that was stopped may lack some). For all
+    categories, it is the geometric mean of their speedups. speedup_low and speedup_high: the 95%
+    interval of the speedup, from a bootstrap over the answers of each category (Efron & Tibshirani
+    1993, percentiles). They are None if a category has fewer than three answers, or if scipy is not
+    installed. Times are in milliseconds. Rows are in the order of the categories, in each the plain
+    row first. joules_per_token is left out if no answer has it.
     """
     groups = _groups(answers)
     interval = _interval_function() if any(mode != "plain" for _, _, mode in groups) else None
@@ -57,8 +57,8 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 
 
 def _groups(answers: Iterable[Answer]) -> dict[tuple[float, str, str], list[Answer]]:
-    """Return answers by temperature, category and mode, each in the order in which it first came,
-    but "plain" before the other modes and "auto" before those of peers.
+    """Return answers grouped by temperature, category and mode. These are in the order of their
+    first answer, except that mode "plain" comes first, then "auto", then those of peers.
     """
     groups: dict[tuple[float, str, str], list[Answer]] = defaultdict(list)
     for answer in answers:
@@ -71,7 +71,9 @@ def _groups(answers: Iterable[Answer]) -> dict[tuple[float, str, str], list[Answ
 
 
 def _pairs(own: Sequence[Answer], plain: Sequence[Answer] | None) -> Pairs:
-    """Return tokens a second of answers and of the plain ones to the same questions, [n, 2]."""
+    """Return an array [n, 2] with the tokens per second of answers, and of the plain answers to the
+    same questions.
+    """
     beside: dict[str, list[float]] = defaultdict(list)
     for answer in plain or ():
         beside[answer.id].append(answer.tokens_per_second)
@@ -93,13 +95,13 @@ def _speedups(
 
 
 def _geometric_mean(categories: Sequence[Pairs]) -> npt.NDArray[np.float64]:
-    """Return the geometric mean of the speedups of categories, each [..., n, 2]."""
+    """Return the geometric mean of the speedups of categories, each an array [..., n, 2]."""
     speedups = [np.divide(*pairs.mean(axis=-2).T) for pairs in categories]
     return np.asarray(np.exp(np.mean(np.log(speedups), axis=0)))
 
 
 def _interval_function() -> Interval | None:
-    """Return what computes intervals; None, with a warning, where scipy is not installed."""
+    """Return a function that computes intervals. Without scipy, log a warning and return None."""
     try:
         from scipy.stats import bootstrap
     except ImportError:
@@ -115,7 +117,7 @@ def _interval_function() -> Interval | None:
             return _geometric_mean([pairs[indices.astype(int)] for pairs, indices in rows])
 
         of_ratio = bootstrap(
-            [np.arange(len(pairs)) for pairs in categories],  # pairs stay together
+            [np.arange(len(pairs)) for pairs in categories],  # indices: pairs stay together
             statistic,
             n_resamples=RESAMPLES,
             vectorized=True,
@@ -128,7 +130,7 @@ def _interval_function() -> Interval | None:
 
 
 def _row(temperature: float, category: str, mode: str, answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return what the answers of one row took, and what was accepted."""
+    """Return a row's fields about its answers: tokens, times, acceptance and energy."""
     stats = [answer.stats for answer in answers]
     n_steps = sum(s.num_spec_steps for s in stats)
     n_drafted = sum(s.num_draft_tokens for s in stats)
@@ -159,14 +161,14 @@ def _row(temperature: float, category: str, mode: str, answers: Sequence[Answer]
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """Return a percentile of ordered seconds in ms, None of no values."""
+    """Return a percentile in ms of seconds in ascending order, None if there are no values."""
     if not ordered:
         return None
     return round(1e3 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 2)
 
 
 def _sources(stats: Iterable[Stats]) -> dict[str, dict[str, int]]:
-    """Return the counts of every source, added up."""
+    """Return the draft counts of every source, summed over the answers."""
     counters: dict[str, Counter[str]] = defaultdict(Counter)
     for each in stats:
         for name, counts in each.drafts_by_source.items():

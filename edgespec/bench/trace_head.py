@@ -1,4 +1,7 @@
-"""Trained heads of published quality as models over recorded answers, in virtual time."""
+"""Simulated trained heads for recorded answers, in virtual time.
+
+Their acceptance rates and costs are those that were published for real heads.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,27 @@ from .trace_model import Clock, TraceModel
 from .traces import Ranked, Trace
 
 OTHERS = (0.4, 0.25, 0.2)
-"""Probabilities that the second, third and fourth choice of a head are right where all likelier
-ones are wrong. The recorded 0.5B model has 0.49, 0.33 and 0.24. Of Medusa's heads (arXiv
-2401.10774), which are weaker, half of the tokens that the first choice misses are among the next
-four; here it is 64% among the next three.
+"""The probabilities that the second, third and fourth choice of a head is right if all likelier
+choices are wrong. The recorded 0.5B model has 0.49, 0.33 and 0.24. Medusa's heads (arXiv
+2401.10774) are weaker: if their first choice is wrong, the right token is among the next four in
+half of the cases. Here it is among the next three in 64%.
 """
-_LEAST = 0.3  # confidence: with less the second choice would be likelier than the first
-_CONCENTRATION = 1.3  # of confidences, as the recorded 0.5B model's (mean 0.83, variance 0.060)
+_LEAST = 0.3  # least confidence; below it the second choice would be likelier than the first
+# of the beta distribution of confidences; fits the recorded 0.5B model (mean 0.83, variance 0.060)
+_CONCENTRATION = 1.3
 _N_QUANTILES = 4096
-_READING = 0.02  # of the target's time: a block head keeps keys and values of tokens, no more
+# time of a block head to read a token, as a share of the target's: it only keeps keys and values
+_READING = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class HeadQuality:
-    """The published facts of a kind of head.
+    """The published properties of a kind of head.
 
-    accepted: probability that a token of depth 1, 2, … is accepted if all before it were; further
-    ones as the last. step: seconds of an evaluation, as a share of the target's token. block:
-    tokens that one evaluation guesses all at once; 0: one, and each is fed back.
+    accepted: the probabilities that a token of depth 1, 2, … is accepted if all before it were;
+    the last one also holds for deeper tokens. step: the time of an evaluation, as a share of the
+    target's. block: the number of tokens that one evaluation guesses at once; 0 if an evaluation
+    guesses one token, which is then fed back.
     """
 
     accepted: tuple[float, ...]
@@ -41,8 +47,8 @@ class HeadQuality:
     block: int = 0
 
     def curve(self, target: Curve) -> Curve:
-        """Return the head's costs on a device: those of the target, so much smaller; what a block
-        head reads beside its block is cheaper.
+        """Return the head's costs on a device: `step` times those of the target. Tokens that a
+        block head reads in addition to its block cost less.
         """
         if not self.block:
             return target.scaled(self.step)
@@ -58,13 +64,15 @@ HEADS = {
     "weak-head": HeadQuality((0.65, 0.55, 0.50)),
     "dflash": HeadQuality((0.84,), step=0.15, block=15),  # 4.9 times faster where t(16) is flat
 }
-"""Heads to replay: EAGLE-3 (arXiv 2503.01840) trained on much and on little, and DFlash (arXiv
-2602.06036), whose rate gives the speedup that its authors have.
+"""Heads to replay: EAGLE-3 (arXiv 2503.01840), trained on much and on little data, and DFlash
+(arXiv 2602.06036), with the acceptance rate that gives the speedup its authors report.
 """
 
 
 class _States(Features):
-    """The places of the hidden states of the last tokens that a target has evaluated."""
+    """Features without states. It only has the positions of the latest tokens that the target has
+    evaluated, which would have states.
+    """
 
     def __init__(self, target: TraceModel) -> None:
         super().__init__()
@@ -72,25 +80,26 @@ class _States(Features):
 
     @property
     def start(self) -> int:
-        """The first position whose states are there."""
+        """The first position that has states."""
         return max(0, self.end - self.most)
 
     @property
     def end(self) -> int:
-        """The position after the last one whose states are there."""
+        """The position after the last one that has states."""
         return self._target.n_past
 
 
 class HeadModel(TraceModel, Head):
-    """A head that guesses recorded answers as often as its quality says, at every depth: a `Head`.
+    """A simulated `Head`, whose guesses are right as often as its quality says, at every depth.
 
-    What it guesses is drawn once for each position of an answer, whatever was drafted before: its
-    first choice is the answer's token with a probability that it tells as its confidence; else it
-    is the likeliest token that the target recorded beside it. Confidences are spread around the
-    rate of that depth, and the deeper the lower. Depth is counted from the end of the text that
-    `target` has: what is after it, lookups' tokens included, the head reads with its own states,
-    and reads it again once it is accepted. Of a text that it begins later, its cache holds what was
-    there before as well, which it did not read.
+    The random numbers for a guess are drawn once for each position of an answer, so they do not
+    depend on earlier drafts. The head's first choice is the answer's token with a probability that
+    equals the head's confidence. Otherwise it is the likeliest other token that the target recorded
+    there. Confidences vary around the acceptance rate of the depth, and are lower at greater depth.
+
+    The depth counts from the end of the text that `target` has evaluated. Tokens after that end,
+    also those from lookups, are read with the head's own states, and are read again once they are
+    accepted. If `start` is not 0, `_tokens` also has the text before it, which was not read.
     """
 
     layers = ()
@@ -108,7 +117,7 @@ class HeadModel(TraceModel, Head):
 
     @property
     def start(self) -> int:
-        """The position of its first token in the text."""
+        """The position in the text of the first token in the cache."""
         return self._start
 
     @start.setter
@@ -119,11 +128,11 @@ class HeadModel(TraceModel, Head):
 
     @property
     def n_past(self) -> int:
-        """Tokens in the cache."""
+        """The number of tokens in the cache."""
         return len(self._tokens) - self._start
 
     def tell(self, trace: Trace) -> None:
-        """Set the answer that comes next."""
+        """Set the trace of the next answer."""
         super().tell(trace)
         rng = np.random.default_rng([self._seed, zlib.crc32(trace.id.encode())])
         self._drawn = rng.random((3, len(trace.output)))
@@ -137,8 +146,8 @@ class HeadModel(TraceModel, Head):
         self._n_true = min(self._n_true, n)
 
     def _take_time(self, n_tokens: int) -> None:
-        """Let the clock run for tokens, and for those to be read again with the target's states; a
-        block head has guessed what is after the text already.
+        """Advance the clock by the time to read tokens, some of them again with the target's
+        states. Guessed tokens cost a block head nothing, because one evaluation guesses them all.
         """
         n_past, n_text = len(self._tokens), self._target.n_past + 1
         n_new = min(n_past + n_tokens, n_text) - self._n_true
@@ -163,7 +172,9 @@ class HeadModel(TraceModel, Head):
         return list(zip(tokens, probs, strict=True))
 
     def _guess(self, position: int, depth: int) -> tuple[float, int]:
-        """Return the confidence at a position, and which choice is right there."""
+        """Return the confidence at a position, and the rank of the right token among the choices: 0
+        for the first choice, len(OTHERS) + 1 if no choice is right.
+        """
         hit, other, spread = self._drawn[:, position]
         rates = self._quality.accepted
         quantiles = _confidences(rates[min(depth, len(rates)) - 1])
@@ -177,7 +188,9 @@ class HeadModel(TraceModel, Head):
         return sure, rank
 
     def _choices(self, position: int, rank: int) -> list[int]:
-        """Return the choices of which the one of this rank is right, others the target's."""
+        """Return the choices at a position: the right token at this rank, and other likely tokens
+        of the target.
+        """
         right, n = self._trace.output[position], len(OTHERS) + 1
         choices = [token for token, _ in self._trace.top[position] if token != right][:n]
         choices += range(n - len(choices))
@@ -187,7 +200,7 @@ class HeadModel(TraceModel, Head):
 
 @functools.cache
 def _confidences(rate: float) -> npt.NDArray[np.float64]:
-    """Return ascending confidences of equal shares, whose mean is `rate`."""
+    """Return equally likely confidences in ascending order, with mean `rate`."""
     mean = (rate - _LEAST) / (1 - _LEAST)
     rng = np.random.default_rng(0)
     drawn = rng.beta(_CONCENTRATION * mean, _CONCENTRATION * (1 - mean), _N_QUANTILES)

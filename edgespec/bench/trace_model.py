@@ -1,4 +1,4 @@
-"""Models that repeat recorded answers, on a clock of virtual seconds."""
+"""Models that replay recorded answers, and a clock of virtual seconds for them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..types import Abort, Outputs
 from .traces import N_TOP, Drafts, Ranked, Trace
 
 VOCAB = 1 << 15
-_N_NEVER = 128  # ids of no recorded token, the first: models say them where nothing is known
+_N_NEVER = 128  # first ids; no recorded token has them, models guess them if nothing is known
 _UNKNOWN: Ranked = [(token, 0.5 ** (token + 1)) for token in range(N_TOP)]
-_LEAST = 1e-6  # probability of a recorded token whose own was rounded to 0
+_LEAST = 1e-6  # probability of a recorded token if its own was rounded to 0
 
 
 class Clock:
@@ -35,13 +35,14 @@ class Clock:
 
 
 class TraceModel(Model):
-    """A model that repeats what was recorded, of traces that `dense` numbered.
+    """A model that returns recorded rows, from traces whose tokens were numbered by `dense`.
 
-    A row holds the recorded tokens with their probabilities, and others that are never right with
-    what is left. After tokens that the answer does not have, a target says what it said when it
-    last evaluated the same token: nothing new is to be learnt from rejected tokens. A draft model
-    knows what it drafts itself after its first wrong token; after other wrong ones it says
-    wrong tokens, as sure as it is of its own at that depth.
+    A row has the recorded tokens with their probabilities. The rest of the probability goes to
+    tokens that are never right. After a wrong token, a target returns the row that it last returned
+    after the same token in the answer, so that nothing new is learned from rejected tokens. A draft
+    model has recorded rows for its own draft after its first wrong token. After other wrong tokens,
+    it guesses tokens that are never right, with the probabilities of its recorded row at that
+    depth.
 
     source: the name of the draft model in traces; None for the target.
     """
@@ -58,21 +59,21 @@ class TraceModel(Model):
         self._source = source
         self._overhead = overhead
         self._tokens: list[int] = []
-        self._same = 0  # so many of them are the answer's own
-        self._seen: dict[int, Ranked] = {}  # by token: what the target said after it
-        self._nodes: list[int] = []  # of a tree that waits for `keep`
+        self._same = 0  # number of tokens at the start that are the answer's
+        self._seen: dict[int, Ranked] = {}  # for each token, the target's last row after it
+        self._nodes: list[int] = []  # nodes of a tree, until `keep`
         self._parents: list[int] = []
         self._rows = np.full((0, VOCAB), -np.inf, np.float32)
-        self._written: list[list[int]] = []  # by row: logits that are not -inf
-        self.evaluated: list[tuple[int, int]] = []  # for this answer: tokens, after so many
+        self._written: list[list[int]] = []  # for each row, the ids that are not -inf
+        self.evaluated: list[tuple[int, int]] = []  # of this answer: (tokens, cached before)
 
     @property
     def n_past(self) -> int:
-        """Tokens in the cache."""
+        """The number of tokens in the cache."""
         return len(self._tokens)
 
     def tell(self, trace: Trace) -> None:
-        """Set the answer that comes next. Raises ValueError unless `dense` numbered its tokens."""
+        """Set the trace of the next answer. Raises ValueError if `dense` has not numbered it."""
         self._trace = trace
         self._drafts = trace.drafts[self._source] if self._source else None
         self._text = [*trace.prompt, *trace.output]
@@ -84,7 +85,7 @@ class TraceModel(Model):
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Return rows [n_logits, vocab_size] and let the clock run."""
+        """Return logits rows [n_logits, vocab_size], and advance the clock."""
         self._take_time(len(tokens))
         self._nodes, self._parents = [], []
         rows = self._blank(n_logits)
@@ -97,7 +98,7 @@ class TraceModel(Model):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Return rows of the root and the nodes, and let the clock run as for a chain."""
+        """Return the rows of the root and the nodes, and advance the clock as for a chain."""
         self._take_time(len(tokens))
         n_before = len(tokens) - len(parents)
         for token in tokens[:n_before]:
@@ -116,7 +117,7 @@ class TraceModel(Model):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Return rows of further nodes of a tree, and let the clock run as for so many tokens."""
+        """Return the rows of more nodes of a tree, and advance the clock as for as many tokens."""
         self._take_time(len(tokens))
         root, first = len(self._tokens), len(self._nodes)
         self._nodes += tokens
@@ -130,7 +131,7 @@ class TraceModel(Model):
         return Outputs(rows)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Append the nodes of a path of the last tree."""
+        """Append the nodes on a path of the last tree to the cache."""
         for node in path:
             self._append(self._nodes[node])
         self._nodes, self._parents = [], []
@@ -140,11 +141,11 @@ class TraceModel(Model):
         self._cut(n_past)
 
     def checkpoint(self) -> Any:
-        """Raise NotImplementedError: it truncates."""
+        """Raise NotImplementedError: this model can truncate instead."""
         raise NotImplementedError
 
     def restore(self, state: Any) -> None:
-        """Raise NotImplementedError: it truncates."""
+        """Raise NotImplementedError: this model can truncate instead."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -157,7 +158,7 @@ class TraceModel(Model):
 
     def _take_time(self, n_tokens: int) -> None:
         n_past, timed = len(self._tokens), n_tokens
-        if not self._drafts:  # its prefill costs every policy the same, and counts for none
+        if not self._drafts:  # a target's prefill costs every policy the same, so it takes no time
             timed = min(timed, n_past + timed - len(self._trace.prompt) + 1)
         if timed > 0:
             self.evaluated.append((timed, n_past))
@@ -169,7 +170,7 @@ class TraceModel(Model):
         self._tokens.append(token)
 
     def _blank(self, n: int) -> npt.NDArray[np.float32]:
-        """Return `n` rows of -inf, the same ones at each call."""
+        """Return `n` rows of -inf. Each call returns the same array."""
         for row, ids in zip(self._rows, self._written, strict=False):
             row[ids] = row[:_N_NEVER] = -np.inf
         self._written = []
@@ -178,14 +179,14 @@ class TraceModel(Model):
         return self._rows[:n]
 
     def _fill(self, row: npt.NDArray[np.float32]) -> None:
-        """Write the logits after the tokens so far."""
+        """Write the logits after the tokens so far into `row`."""
         ranked = self._known_row()
         left, least = 1.0, 1.0
         for token, prob in ranked:
             left, least = left - prob, max(prob, _LEAST)
             row[token] = math.log(least)
-        row[ranked[0][0]] += 1e-4  # it was the likeliest, also where rounding made others equal
-        if left > 0:  # goes to tokens that are never right, each less likely than the recorded
+        row[ranked[0][0]] += 1e-4  # stays the likeliest if rounding made others equal
+        if left > 0:  # for tokens that are never right, each less likely than recorded ones
             n = min(1 + int(left / (0.9 * least)), _N_NEVER - N_TOP)
             row[N_TOP : N_TOP + n] = math.log(min(left / n, 0.9 * least))
         self._written.append([token for token, _ in ranked])
@@ -202,7 +203,7 @@ class TraceModel(Model):
 
 
 def _drafted(drafts: Drafts, position: int, wrong: Sequence[int]) -> Ranked:
-    """Return a draft model's row after `wrong` tokens after the text before `position`."""
+    """Return a draft model's row after the text before `position`, followed by wrong tokens."""
     if not wrong:
         return drafts.rows[position]
     line = [drafts.rows[position], *drafts.tails.get(position, drafts.rows[position + 1 :])]
@@ -214,10 +215,10 @@ def _drafted(drafts: Drafts, position: int, wrong: Sequence[int]) -> Ranked:
 
 
 def dense(traces: Iterable[Trace]) -> list[Trace]:
-    """Return traces over few token ids, the same ones for the same tokens in all of them.
+    """Return traces whose tokens are renumbered to ids below VOCAB, in the same way in all traces.
 
-    Where ids run short, likely tokens of the target are left out that are in no text.
-    Raises ConfigError where there are too few for texts and drafts.
+    If there are not enough ids, likely tokens of the target are left out unless they are in a text
+    or a draft. Raises ConfigError if there are not enough ids for the texts and drafts.
     """
     traces = list(traces)
     ids: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""Recorded answers: the target's greedy tokens, and what a draft model says at every position.
+"""Recorded answers: the target's greedy tokens, and a draft model's guesses at every position.
 
-Replaying policies over them needs no model and has no noise.
+Policies can be replayed over them without a model and without noise.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..sampling.sampler import candidates
 from ..types import Row
 from .workloads import Question, prompt_of
 
-N_TOP = 8  # of the target's tokens, at each position
-N_DRAFTED = 4  # of a draft model's
-AFTER_A_MISS = 7  # rows recorded after the first wrong token: what they say costs time, no more
-_MOST_LINE = 16 << 20  # bytes; a longer line is no recorded answer
+N_TOP = 8  # tokens of the target that are recorded at each position
+N_DRAFTED = 4  # tokens of a draft model that are recorded in each row
+AFTER_A_MISS = 7  # draft rows recorded after a wrong token; drafts from them only cost time
+_MOST_LINE = 16 << 20  # most bytes of a recorded answer
 
 Ranked = list[tuple[int, float]]
 """The likeliest tokens of a row with their probabilities at temperature 1, the likeliest first."""
@@ -34,10 +34,11 @@ Ranked = list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """A draft model's rows along an answer.
+    """A draft model's rows for an answer.
 
-    rows: one for every output position, by the text before it. tails: by each position where its
-    likeliest token is not the output's: the rows after that token and those that it drafts then.
+    rows: the row at every output position, after the answer's tokens before it. tails: for each
+    position at which the likeliest token is not the answer's: the rows after that wrong token, and
+    after the tokens that the model drafts next.
     """
 
     rows: list[Ranked]
@@ -48,8 +49,8 @@ class Drafts:
 class Trace:
     """One greedy answer.
 
-    top: for every output position the target's likeliest tokens, that of `output` first. drafts:
-    by the name of what drafts.
+    top: the target's likeliest tokens at every output position, the token of `output` first.
+    drafts: the rows of each draft model, by its name.
     """
 
     id: str
@@ -61,7 +62,10 @@ class Trace:
 
 
 def record_question(target: Any, draft: Model, question: Question, n_tokens: int) -> list[Trace]:
-    """Record all turns of a question that fit the context; `target` has a `tokenizer`."""
+    """Record the answers to a question's turns, up to the first turn that does not fit the context.
+
+    target: a model with an attribute `tokenizer`.
+    """
     tokenizer: Tokenizer = target.tokenizer
     messages: list[dict[str, str]] = []
     recorded = []
@@ -80,7 +84,7 @@ def record_question(target: Any, draft: Model, question: Question, n_tokens: int
 def record(
     target: Model, draft: Model, prompt: Sequence[int], n_tokens: int, is_eog: Callable[[int], bool]
 ) -> tuple[list[int], list[Ranked], dict[str, Drafts]]:
-    """Return output, top and drafts of a greedy answer of at most `n_tokens`."""
+    """Return `Trace.output`, `top` and `drafts` of a greedy answer of at most `n_tokens`."""
     output, top = _answer(target, prompt, n_tokens, is_eog)
     rows = _forced(draft, prompt, output)
     return output, top, {"draft_model": Drafts(rows, _tails(draft, len(prompt), output, rows))}
@@ -121,7 +125,9 @@ def _forced(draft: Model, prompt: Sequence[int], output: Sequence[int]) -> list[
 def _tails(
     draft: Model, n_prompt: int, output: Sequence[int], rows: Sequence[Ranked]
 ) -> dict[int, list[Ranked]]:
-    """Return the rows after each wrong token, from the last to the first."""
+    """Return `Drafts.tails`. Positions go from the last to the first, so that truncating the cache
+    is enough.
+    """
     tails: dict[int, list[Ranked]] = {}
     for i in reversed(range(len(output))):
         token = rows[i][0][0]
@@ -136,7 +142,7 @@ def _tails(
 
 def _ranked(row: Row, n: int) -> Ranked:
     ids, logits, _ = candidates(row, n)
-    best = int(row.argmax())  # of equally likely tokens the one that decoding takes
+    best = int(row.argmax())  # among equally likely tokens, the one that decoding takes
     ids = [best, *(token for token in ids if token != best)]
     mass = float(np.exp(row - row.max()).sum(dtype=np.float64))
     probs = [_rounded(math.exp(logit - logits[0]) / mass) for logit in logits]
@@ -144,18 +150,20 @@ def _ranked(row: Row, n: int) -> Ranked:
 
 
 def _rounded(prob: float) -> float:
-    """Return a probability with two digits of it or of what it lacks to 1, three at least."""
+    """Return a probability p rounded to two significant digits of the smaller of p and 1 - p, and
+    to at least three decimals.
+    """
     rare = max(min(prob, 1 - prob), 1e-6)
     return round(prob, max(3, 1 - math.floor(math.log10(rare))))
 
 
 def packed(traces: Iterable[Trace]) -> bytes:
-    """Return answers as gzipped lines of JSON."""
+    """Return traces as gzipped JSON lines."""
     return gzip.compress(b"".join(msgspec.json.encode(t) + b"\n" for t in traces), mtime=0)
 
 
 def load(path: str | Path) -> list[Trace]:
-    """Return what `packed` made. Raises ConfigError for anything else."""
+    """Return the traces in a file that `packed` made. Raises ConfigError for any other file."""
     try:
         with gzip.open(path) as file:
             lines = iter(lambda: file.readline(_MOST_LINE), b"")

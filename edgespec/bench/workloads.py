@@ -1,4 +1,4 @@
-"""Questions: Spec-Bench's six categories, and those that come with edgespec."""
+"""Questions for benchmarks: Spec-Bench's six categories, and those that come with edgespec."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Question:
 def edge() -> list[Question]:
     """Return the questions that come with edgespec.
 
-    Texts that repeat what is there: "edit this file", which gives the complete file back, and
-    "answer from these documents", in several turns. Texts that do not: chat, prose, arithmetic.
+    Some answers repeat text of the prompt: "edit this file", which returns the complete file, and
+    "answer from these documents", in several turns. Others do not: chat, prose, arithmetic.
     """
     return _read(files(__package__).joinpath("data/edge.jsonl").read_text("utf-8").splitlines())
 
@@ -45,9 +45,10 @@ def edge() -> list[Question]:
 def spec_bench(path: str | Path) -> list[Question]:
     """Return the questions of a file in Spec-Bench's format.
 
-    One object a line with question_id, category and turns (Xia et al. 2024, arXiv 2401.07851;
-    `question.jsonl` of github.com/hemingkx/Spec-Bench). The eight categories of MT-Bench are one
-    of Spec-Bench's six; others keep their names. Raises ConfigError for any other file.
+    Each line is a JSON object with question_id, category and turns (Xia et al. 2024, arXiv
+    2401.07851; `question.jsonl` of github.com/hemingkx/Spec-Bench). The eight categories of
+    MT-Bench become one of Spec-Bench's six; other categories keep their names. Raises ConfigError
+    for any other file.
     """
     try:
         return _read(named_files.read(Path(path)).decode().splitlines())
@@ -61,7 +62,9 @@ def spec_bench(path: str | Path) -> list[Question]:
 
 
 def sample(questions: Iterable[Question], per_category: int | None) -> list[Question]:
-    """Return at most so many of each category, spread evenly over the file; None for all."""
+    """Return at most `per_category` questions of each category, spread evenly over the file. Return
+    all questions if it is None.
+    """
     groups: dict[str, list[Question]] = defaultdict(list)
     for question in questions:
         groups[question.category].append(question)
@@ -75,13 +78,15 @@ def sample(questions: Iterable[Question], per_category: int | None) -> list[Ques
 
 
 def prompt_of(tokenizer: Tokenizer, messages: Sequence[dict[str, str]]) -> list[int]:
-    """Return the token ids of a conversation in the model's own template, ready to be answered."""
+    """Return the token ids of a conversation in the model's chat template, up to the place where
+    the answer begins.
+    """
     encoder = ConversationEncoder(tokenizer)
     return encoder.encode(encoder.render(messages), continues=True)
 
 
 class _Line(msgspec.Struct):
-    """The fields that are used of a line of Spec-Bench's file."""
+    """A line of Spec-Bench's file, with only the fields that are used."""
 
     question_id: int | str
     category: str
