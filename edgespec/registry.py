@@ -81,9 +81,10 @@ class Registry(Generic[E]):
         del self._entries[name]
 
     def own(self) -> list[E]:
-        """Return edgespec's own entries."""
+        """Return edgespec's own entries, sorted by name."""
         self._own()
-        return [entry for entry in dict.fromkeys(self._entries.values()) if entry.is_own]
+        own = {entry.name: entry for entry in self._entries.values() if entry.is_own}
+        return [own[name] for name in sorted(own)]
 
     def names(self) -> list[str]:
         """Return the names of all entries, including those of other packages."""

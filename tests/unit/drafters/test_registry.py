@@ -221,3 +221,13 @@ def test_an_option_that_nothing_takes(method, options, says):
     entries = [entry for entry in drafters.chosen(method) if not entry.uses_model]
     with pytest.raises(ConfigError, match=re.escape(says)):
         drafters.check_options(options, entries)
+
+
+def test_own_drafters_are_in_one_order_whichever_was_imported_first():
+    code = (
+        "import edgespec.drafters.suffix; from edgespec import drafters; "
+        "print(*(entry.name for entry in drafters.known.own()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == sorted(done.stdout.split())
+    assert "memory" in done.stdout
