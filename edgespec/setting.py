@@ -49,6 +49,10 @@ class Setting:
         """True if it is a number that changes the distribution that tokens are sampled from."""
         return bool(self.extra and self.extra.get("shapes_rows"))
 
+    def is_on(self, settings: Any) -> bool:
+        """Return True if the value in `settings` differs from the default."""
+        return bool(getattr(settings, self.name) != self.default)
+
     def check(self, value: Any) -> None:
         """Raise ConfigError for a value that the declaration does not allow."""
         if value is None and self.is_optional:

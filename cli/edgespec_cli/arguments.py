@@ -33,6 +33,10 @@ FORMS = {  # options for the form of an answer, and the fields of SamplingParams
     "regex": "regex",
     "choices": "choices",
 }
+_OTHERWISE = (  # settings whose options have a different name or form
+    "method", "model", "options", "draft_corpus",
+    "logit_bias", "stop", *CONSTRAINTS,
+)  # fmt: skip
 
 
 def _given(options: Mapping[str, Any], owner: type) -> dict[str, Any]:
@@ -42,12 +46,6 @@ def _given(options: Mapping[str, Any], owner: type) -> dict[str, Any]:
         for name in settings_of(owner)
         if name not in _OTHERWISE and options.get(name) is not None
     }
-
-
-_OTHERWISE = (  # settings whose options have a different name or form
-    "method", "model", "options", "draft_corpus",
-    "logit_bias", "stop", "ignore_eos", *CONSTRAINTS,
-)  # fmt: skip
 
 
 def _warn_of_threads(engine: Mapping[str, Any]) -> None:
@@ -155,8 +153,6 @@ def sampling_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         sampling["logit_bias"] = dict(options["logit_bias"])
     if options.get("stop"):
         sampling["stop"] = tuple(options["stop"])
-    if options.get("ignore_eos"):
-        sampling["ignore_eos"] = True
     sampling |= _form(options)
     edgespec.SamplingParams(**sampling)
     return sampling

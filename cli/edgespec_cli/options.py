@@ -57,7 +57,7 @@ def setting(owner: type, name: str, *flags: str, **more: Any) -> Callable[[F], F
         flags = (*short, f"{flag}/--no-{flag[2:]}")
         told |= {"default": None, "show_default": "yes"}
     else:
-        told["is_flag"] = True
+        told |= {"is_flag": True, "default": None}
     return option(*flags, name, **told | more)
 
 

@@ -10,7 +10,8 @@ from ..config import SamplingParams, build
 from ..errors import ConfigError
 from ..setting import settings_of
 
-SETTINGS = tuple(name for name, each in settings_of(SamplingParams).items() if each.shapes_rows)
+_SETTINGS = {name: each for name, each in settings_of(SamplingParams).items() if each.shapes_rows}
+SETTINGS = tuple(_SETTINGS)
 """The fields of SamplingParams that may have a default."""
 
 _NEUTRAL = SamplingParams()
@@ -61,7 +62,7 @@ class SamplingDefaults:
         if not asked:
             return self.source
         params = self.params(named)
-        has_rest = any(_is_on(params, name) for name in self.settings if name not in named)
+        has_rest = any(_SETTINGS[name].is_on(params) for name in self.settings if name not in named)
         return f"{asked} as asked, the rest {self.source}" if has_rest else "as asked"
 
 
@@ -70,11 +71,11 @@ GREEDY = SamplingDefaults()
 
 def in_words(params: SamplingParams) -> str:
     """Return a description of a request's sampling, such as "temperature 0.7, top_p 0.8"."""
-    said = [f"{name} {getattr(params, name):g}" for name in SETTINGS[1:] if _is_on(params, name)]
+    said = [
+        f"{name} {getattr(params, name):g}"
+        for name in SETTINGS[1:]
+        if _SETTINGS[name].is_on(params)
+    ]
     if params.temperature:
         return ", ".join([f"temperature {params.temperature:g}", *said])
     return ", ".join(["greedy", *(text for text in said if "penalty" in text)])
-
-
-def _is_on(params: SamplingParams, name: str) -> bool:
-    return bool(getattr(params, name) != getattr(_NEUTRAL, name))

@@ -181,11 +181,7 @@ class InferenceServerVerifier(ABC):
         min_temperature: the server replaces temperatures between 0 and this one.
         """
         settings = settings_of(SamplingParams)
-        unsent = [
-            name
-            for name in SETTINGS
-            if name not in _SENT and getattr(params, name) != settings[name].default
-        ]
+        unsent = [n for n in SETTINGS if n not in _SENT and settings[n].is_on(params)]
         if unsent:  # such as penalties: to the server the emitted tokens are part of the prompt
             self._refuse(
                 f"{unsent[0]} exactly, so it is not sent there",

@@ -124,8 +124,6 @@ _OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {  # settings with a differe
     "seed": (int, {"extra_json_schema": SEEDS}),
     "stop": (StopText | Annotated[list[StopText], Meta(max_length=16)], {}),
     "stop_token_ids": (Annotated[list[TokenId], Meta(max_length=64)], {}),
-    "ignore_eos": (bool, {}),
-    "disable_spec_decode": (bool, {}),
 }
 _OTHERWISE["repetition_detection"] = (
     msgspec.defstruct(
