@@ -43,9 +43,10 @@ _NICE = 10  # niceness of the process that makes a copy
 
 
 class _Decided(Entry, frozen=True, kw_only=True):
-    """A decision for or against a copy.
+    """The decision whether a model's Q4_0 copy is used in its place.
 
-    faster: True if the copy is faster, None until that is measured. copy: the copy's `_stamp`.
+    faster: True if the copy is faster than the original, None until that is measured. copy: the
+    copy's `_stamp`.
     """
 
     faster: bool | None = None

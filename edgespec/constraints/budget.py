@@ -52,7 +52,7 @@ class BudgetedConstraint:
 
     @property
     def shown(self) -> Mapping[int, bytes]:
-        """The control tokens that are read as text, with that text."""
+        """The ids of control tokens that are read as text, and their texts."""
         return self._inner.shown
 
     @property

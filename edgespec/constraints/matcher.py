@@ -24,8 +24,8 @@ _MOST_SAID = 300  # characters of an error of llguidance, which may repeat compl
 class Grammar:
     """A compiled constraint.
 
-    shown: control tokens that are read as text, with that text. description: the text that it was
-    compiled from, under its kind.
+    shown: the ids of control tokens that are read as text, and their texts. description: the text
+    that it was compiled from, under its kind.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Grammar:
         self.description = description or {}
 
     def showing(self, shown: Mapping[int, bytes]) -> Grammar:
-        """Return this constraint with control tokens that are read as text, with that text."""
+        """Return a copy that reads these control tokens as text. shown: their ids and texts."""
         return Grammar(self._matcher, self._words, shown, self.description)
 
     def matcher(self) -> GrammarMatcher:

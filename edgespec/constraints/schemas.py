@@ -32,7 +32,7 @@ _SINGLE = ("items", "additionalProperties")  # one schema
 def text_of(schema: Any, what: str = "schema") -> str:
     """Return a request's JSON schema as text. Raises ConfigError if it cannot be used.
 
-    schema: a JSON object or a boolean, its text, or a type. what: its name in error messages.
+    schema: a JSON object or boolean, the text of one, or a Python type. what: its name in errors.
     """
     if isinstance(schema, str):
         try:

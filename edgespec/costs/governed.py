@@ -111,7 +111,7 @@ class GovernedModel(_Governed, Model):
     def _evaluate_with(
         self, call: Callable[..., Outputs], tokens: Sequence[int], given: Any, abort: Abort | None
     ) -> Outputs:
-        """Call a method of the model with tokens, its further argument `given`, and an abort."""
+        """Call a method of the model and return its outputs. given: its second argument."""
         n_past = self._model.n_past
         return self._evaluate(len(tokens), lambda stop: call(tokens, given, stop), n_past, abort)
 

@@ -133,7 +133,7 @@ class _TokensFile(msgspec.Struct, frozen=True):
 
 
 class TokensFile:
-    """The file of the tokens that were learned with a model; only its user can read it."""
+    """The file with the tokens that drafters learned for a model. Only its owner can read it."""
 
     def __init__(self, model: Path) -> None:
         digest = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()

@@ -80,7 +80,7 @@ class HeadDrafter(ModelDrafter):
         return super().work(states) if states == [self._root] and self._can_read() else None
 
     def _can_read(self) -> bool:
-        """Let the view begin where the hidden states of all unread tokens are available.
+        """Move the start of the head's view to where all unread states are available.
 
         Return True if the head can then read to the end of the text.
         """

@@ -19,7 +19,7 @@ _ASKED_AGAIN_S = 86_400.0  # seconds after which a hub that did not answer is as
 
 
 class _Choice(msgspec.Struct, frozen=True):
-    """The content of the saved file.
+    """The user's choice of a model, as it is saved on disk.
 
     model: the reference of the chosen model, "" for none yet. silent_at: the last time that the hub
     did not answer, in seconds since 1970.

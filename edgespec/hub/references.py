@@ -93,7 +93,7 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _guessed(text: str) -> Path:
-    """Return a text as a path, although it may not be meant as one."""
+    """Return a reference as a path. It may be something else, such as a name."""
     return Path(os.path.expanduser(text))
 
 

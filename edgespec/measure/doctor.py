@@ -95,7 +95,7 @@ def verdict_first(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _less_certain(finding: Finding) -> Finding:
-    """Turn a finding into a note if it is judged by times measured while other programs ran."""
+    """Return a finding, as a note if it rests on times measured while other programs ran."""
     if finding.broken or finding.subject not in _TIMED:
         return finding
     if finding.subject == VERDICT and finding.remedy:

@@ -129,7 +129,7 @@ def _check_placement(model: FileModel) -> Finding:
 
 
 def check_single_tokens(model: FileModel) -> Iterator[Finding]:
-    """Yield a note if single tokens are evaluated as two, so that one kernel computes all rows."""
+    """Yield a note if a single token is evaluated as two, to use the kernel that drafts use."""
     if model.capabilities.min_tokens < 2:
         return
     remedy = (

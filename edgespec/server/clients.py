@@ -1,4 +1,4 @@
-"""Tells which client sent a request: whose turn it takes and whose cached texts it may reuse."""
+"""Identifies the client of a request, which decides about its turn and the texts it may reuse."""
 
 from __future__ import annotations
 

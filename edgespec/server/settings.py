@@ -43,7 +43,7 @@ class ServerSettings:
     api_keys: Annotated[
         tuple[str, ...],
         Meta(
-            description="Keys of which clients must send one; without any, everybody who reaches "
+            description="Clients must send one of these keys; without keys, everybody who reaches "
             "the port may use the server."
         ),
     ] = field(default=(), repr=False)
