@@ -6,6 +6,8 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
+
 from ..types import StepStats
 from .profiles import Profile
 from .threads import ThreadGovernor
@@ -240,14 +242,12 @@ class Costs:
         """
         table = self.target(n_past)
         if not self._least:
-            self._least = [
-                min(
-                    (table[m + 1] - table[n + 1]) / (m - n)
-                    for m in range(n + 1, self.max_depth + 1)
-                )
-                / table[1]
-                for n in range(self.max_depth)
-            ]
+            seconds = np.array(table[1 : self.max_depth + 2])
+            n = np.arange(len(seconds))
+            later = n > n[:, None]
+            slopes = (seconds - seconds[:, None]) / np.where(later, n - n[:, None], 1)
+            least = np.where(later, slopes, np.inf)[:-1].min(axis=1) / table[1]
+            self._least = least.tolist()
         return self._least
 
     def _follow(self, n: int, seconds: float, n_past: int) -> None:

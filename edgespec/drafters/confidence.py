@@ -11,6 +11,7 @@ from .calibration import Calibration
 
 _CLASSES = (0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.92, 0.96, 0.985, 0.995)  # bounds, confidence_class()
 _ACCEPTED = (0.25, 0.45, 0.58, 0.67, 0.78, 0.86, 0.91, 0.95, 0.97, 0.98, 0.99)  # prior, by class
+_AFTER_ACCEPTED = "after accepted"  # a kind of evidence
 _CONDITIONAL = 0.85  # prior acceptance rate of a token that follows accepted ones
 _DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by class of first tokens
 _RECENT = 24  # drafts that count as recent
@@ -44,14 +45,11 @@ NOTHING = Choices((), 0)
 class Confidence:
     """Acceptance probabilities by class of confidence, learned from the outcomes of drafts.
 
-    A class is a range of the largest probability in the draft model's row. probs: the acceptance
-    probability of each class. conditional_rate: the acceptance rate of tokens after accepted ones.
+    A class is a range of the largest probability in the draft model's row.
     """
 
     def __init__(self) -> None:
         self._calibration = Calibration(memory=_REMEMBERED)
-        self.probs = list(_ACCEPTED)
-        self.conditional_rate = _CONDITIONAL
         self._all = list(_DRAFTS)  # drafts that began with each class
         self._recent = list(_DRAFTS)  # the same for this answer's last drafts
         self._histogram: tuple[tuple[float, float], ...] = ()  # kept until something changes
@@ -78,8 +76,6 @@ class Confidence:
             raise ValueError(f"drafts by class: {drafts}")
         self._calibration.relearn(state["outcomes"])
         self._all = drafts
-        self.probs = list(map(self._calibration.estimate, range(len(_ACCEPTED)), _ACCEPTED))
-        self.conditional_rate = self._calibration.estimate("after accepted", _CONDITIONAL)
         self.begin()
 
     @property
@@ -88,19 +84,26 @@ class Confidence:
         if not self._histogram:
             total = sum(self._recent)
             shares = [n / total for n in self._recent]
-            self._histogram = tuple(zip(shares, self.probs, strict=True))
+            probs = map(self._calibration.estimate, range(len(_ACCEPTED)), _ACCEPTED)
+            self._histogram = tuple(zip(shares, probs, strict=True))
         return self._histogram
+
+    @property
+    def conditional_rate(self) -> float:
+        """The acceptance rate of tokens after accepted ones."""
+        return self._calibration.estimate(_AFTER_ACCEPTED, _CONDITIONAL)
 
     def split(self, choices: Choices) -> list[float]:
         """Return the acceptance probability of each of the choices."""
-        shares = [self.probs[choices.confidence]]
+        estimate, confidence = self._calibration.estimate, choices.confidence
+        shares = [estimate(confidence, _ACCEPTED[confidence])]
         left = 1 - shares[0]
         for kind in choices.kinds:
-            shares.append(left * self._calibration.estimate(kind, _OTHERS[kind[2]]))
+            shares.append(left * estimate(kind, _OTHERS[kind[2]]))
             left -= shares[-1]
         return shares
 
-    def observe_choices(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
+    def observe(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
         """Learn from the token that was emitted, drafted or not.
 
         Any of the choices could have been accepted. after_accepted: the token follows accepted ones
@@ -108,15 +111,16 @@ class Confidence:
         """
         if not choices.tokens:
             return
-        hit = choices.tokens[0] == token
-        self.observe(choices.confidence, hit, after_accepted=False)
+        learn, hit = self._calibration.observe, choices.tokens[0] == token
+        learn(choices.confidence, hit)
         if after_accepted:
-            self._observe_next(token in choices.tokens)
+            learn(_AFTER_ACCEPTED, token in choices.tokens)
         for kind, choice in zip(choices.kinds, choices.tokens[1:], strict=True):
             if hit:
-                return
+                break
             hit = choice == token
-            self._calibration.observe(kind, hit)
+            learn(kind, hit)
+        self._histogram = ()
 
     def count_draft(self, confidence: int) -> None:
         """Count a draft by the class of its first token."""
@@ -125,19 +129,6 @@ class Confidence:
         self._all[confidence] += 1
         self._recent[confidence] += 1
         self._histogram = ()
-
-    def observe(self, confidence: int, accepted: bool, *, after_accepted: bool) -> None:
-        """Learn from the outcome of one token, the model's first choice."""
-        self._calibration.observe(confidence, accepted)
-        self.probs[confidence] = self._calibration.estimate(confidence, _ACCEPTED[confidence])
-        if after_accepted:
-            self._observe_next(accepted)
-        self._histogram = ()
-
-    def _observe_next(self, accepted: bool) -> None:
-        """Learn from the outcome of a token that follows an accepted one."""
-        self._calibration.observe("after accepted", accepted)
-        self.conditional_rate = self._calibration.estimate("after accepted", _CONDITIONAL)
 
 
 def confidence_class(prob: float) -> int:

@@ -232,7 +232,7 @@ class ModelDrafter(Drafter):
         asked, follows = (self._root, *self._root.along(tokens)), False
         for text, token in zip(asked, tokens, strict=False):
             if text.said:
-                self._confidence.observe_choices(text.said.choices, token, after_accepted=follows)
+                self._confidence.observe(text.said.choices, token, after_accepted=follows)
             elif follows:
                 return
             follows = text.said is not None

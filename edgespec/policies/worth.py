@@ -9,6 +9,8 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from ..drafters.base import LEAST, Forecast
 from ..types import Budget, Work
 from .base import Limits
@@ -146,13 +148,12 @@ class OpenedWorth:
         assert costs
         key = self._rate, self._further_s, forecast.max_depth
         if key not in costs.of_table:
-            known: list[float] = []
-            unknown: list[float] = []
-            for n in range(costs.max_depth):
-                lost = self._lost_s(n, LOOK_AHEAD)
-                known.append(min([s / tokens for tokens, s in lost]))
-                unknown.append(min([(s + self._further_s) / tokens for tokens, s in lost]))
-            costs.of_table[key] = known, unknown
+            n, most = np.arange(costs.max_depth)[:, None], forecast.max_depth or LOOK_AHEAD
+            k = np.arange(min(most, LOOK_AHEAD))
+            seconds, tokens = np.array(self._worth.seconds), np.array(_expected(self._rate))[k]
+            lost = seconds[n + k + 2] - seconds[n + 1] + k * self._further_s
+            lost_s = np.stack([lost, lost + self._further_s]) / tokens
+            costs.of_table[key] = tuple(lost_s.min(axis=2).tolist())
         least: tuple[list[float], list[float]] = costs.of_table[key]
         return least
 

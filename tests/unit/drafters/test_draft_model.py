@@ -7,7 +7,13 @@ import pytest
 
 from edgespec import SamplingParams, ToyModel
 from edgespec.decoding.drafting import Drafting
-from edgespec.drafters.confidence import _ACCEPTED, _DRAFTS, Confidence, confidence_class
+from edgespec.drafters.confidence import (
+    _ACCEPTED,
+    _DRAFTS,
+    Choices,
+    Confidence,
+    confidence_class,
+)
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
@@ -215,8 +221,8 @@ def test_what_ended_the_answer_was_right_nevertheless():
     drafter.accept(Verified((3, 4)))
     once = Confidence()
     for kind in (SURE, UNSURE):
-        once.observe(kind, True, after_accepted=False)
-    assert list(probs(drafter).values()) == once.probs
+        once.observe(Choices((1,), kind), 1, after_accepted=False)
+    assert list(probs(drafter).values()) == [prob for _, prob in once.histogram]
 
 
 def test_a_long_read_counts_as_a_whole():
