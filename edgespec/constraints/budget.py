@@ -123,8 +123,8 @@ class _BudgetedMatcher:
     def _due(self, ahead: Sequence[int]) -> int | None:
         """Return the closing token that has to come next, None if none has to.
 
-        It is None as well while a character is incomplete: the inner constraint must allow the
-        token.
+        It is None as well in the middle of a multi-byte character, because the inner constraint
+        allows no closing token there.
         """
         token = self._closing(self._at(ahead))
         return token if token is not None and self._inner.allows(token, ahead) else None

@@ -172,7 +172,7 @@ def _sorted(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return the tokens at these places plus 1: 0 is SEPARATOR, also for places beyond the end."""
+    """Return token id + 1 for each place; 0 means SEPARATOR, or a place beyond the end."""
     inside = places < len(tokens)
     values = tokens[np.where(inside, places, 0)].astype(np.int64) + 1
     return np.where(inside, values, 0)

@@ -1,6 +1,7 @@
 """The text of an answer: where it ends, and which part of it can be shown already.
 
-Both are exact across the boundaries of drafts.
+Neither depends on how the tokens were split into drafts: a stop string that begins in one draft and
+ends in the next is still recognized.
 """
 
 from __future__ import annotations

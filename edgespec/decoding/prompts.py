@@ -67,7 +67,8 @@ def check_size(
     limit: int,
     advice: str = "shorten it or load the model with a larger n_ctx",
 ) -> None:
-    """Raise ContextFull if the number of its bytes shows that `text` has more than `limit` tokens.
+    """Raise ContextFull if `text` has so many bytes that it exceeds `limit` tokens even if each is
+    the longest of the vocabulary. Nothing is tokenized.
 
     advice: the end of the error message.
     """

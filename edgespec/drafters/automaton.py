@@ -85,8 +85,8 @@ class SuffixAutomaton:
         return [(token, max(1, min(-count, times)), times) for count, _, token in entries[:limit]]
 
     def shorter(self, state: int) -> tuple[int, int]:
-        """Return (state, length) of the longest among the shorter endings that occurred in more
-        places.
+        """Follow the suffix link: return (state, length) of the longest shorter ending that
+        occurred in more places than this state's text.
         """
         link = max(self._link[state], 0)
         return link, self._length[link]

@@ -80,7 +80,8 @@ class HeadDrafter(ModelDrafter):
         return super().work(states) if states == [self._root] and self._can_read() else None
 
     def _can_read(self) -> bool:
-        """Move the start of the head's view to where all unread states are available.
+        """Skip text whose hidden states are missing: begin the head's window at the first position
+        from which all states that it has not read are available.
 
         Return True if the head can then read to the end of the text.
         """

@@ -62,8 +62,9 @@ def _place(path: Path) -> str:
 def remove(model: StoredModel) -> int:
     """Delete a model that `find` returned, and return the bytes that this freed.
 
-    In our own folder, the model's folder is deleted too if it holds a head or no other graph. In
-    the hub's cache, the model's files are deleted, but not content that another revision shares.
+    In edgespec's own folder, the model's folder is deleted as well, unless another ONNX graph is
+    left in it; a head's folder is always deleted. In the hub's cache, the model's files are
+    deleted, but not content that another revision shares.
     """
     files = parts(model.path)
     if not model.path.is_relative_to(models_dir()):

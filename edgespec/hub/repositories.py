@@ -1,4 +1,4 @@
-"""Repositories of the hub: the models in one, and the choice among them."""
+"""The choice of a model in a repository of the Hugging Face hub, and the list of its models."""
 
 from __future__ import annotations
 

@@ -298,8 +298,9 @@ def _threads_of(model: FileModel, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def forget(model: Reference) -> int:
-    """Delete the settings that `tune` has chosen for a model and all its measured times, for any
-    options. Return the number of deleted files. Raises ModelNotFound.
+    """Delete what is kept for a model, whatever options it was loaded with: the settings that
+    `tune` has chosen, and all measured times. Return the number of deleted files. Raises
+    ModelNotFound.
     """
     path = model_path(model)
     mine = backends.of(path).identity(path)["file"]

@@ -25,7 +25,7 @@ class Rest:
         self._n_unused: int | None = 0  # steps of this answer without it; None once it has drafted
 
     def begin(self) -> bool:
-        """Begin an answer, and return whether the head rests in it."""
+        """Begin an answer; return True if the head drafts nothing during it."""
         if not self._answers:  # it acted in the last one
             self._usual += _LATEST * (self._won - self._usual)
             if self._won < _LOST and self._usual < 0:
@@ -35,7 +35,9 @@ class Rest:
         return self._answers > 0
 
     def count(self, won: float, drafted: bool) -> bool:
-        """Count a step in which the head won `won` tokens; return whether it rests from now on."""
+        """Count a step in which the head won `won` tokens; return True if it rests from now on,
+        which means that it drafts nothing.
+        """
         if not self.can_act:
             return False
         self._won += won

@@ -91,8 +91,9 @@ class OpenedWorth:
     """
 
     def __init__(self, worth: Worth, forecast: Forecast, work: Work) -> None:
-        self._worth, self.forecast, self.work = worth, forecast, work
-        self._rate = max(1, round(25 * forecast.rate))  # of 25
+        self._worth, self.work = worth, work
+        self._rate = max(1, round(25 * forecast.rate))  # of 25, so that few tables are made
+        self.forecast = forecast._replace(rate=self._rate / 25)
         self._first_s = self._further_s = self.reading_s = 0.0
         if costs := worth.costs:
             self._first_s = costs.draft_token_s(work.n_cached)

@@ -269,8 +269,8 @@ def stats_of(answers: Sequence[Answer]) -> list[Stats]:
 
 
 def arguments_of(text: str) -> dict[str, Any] | None:
-    """Return the arguments of a call, or None if they are anything but a JSON object, such as the
-    arguments of a call that was cut off.
+    """Return the arguments of a call, or None if they are not a JSON object, for example because
+    the call was cut off.
     """
     try:
         value = json.loads(text)
