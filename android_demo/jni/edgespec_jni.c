@@ -285,11 +285,11 @@ static void fail_decode(JNIEnv *env, const struct native_model *model, int code,
     if (code == ABORTED)
         fail(env, INTERRUPTED, "stopped while %d tokens were read", n_tokens);
     else if (code == FULL)
-        fail(env, IO_EXCEPTION, "no room in the cache for %d tokens behind %d of %d; open the "
+        fail(env, IO_EXCEPTION, "no room in the cache for %d tokens after %d of %d; open the "
              "model with a larger context or start a new conversation",
              n_tokens, model->n_past, model->n_ctx);
     else
-        fail(env, IO_EXCEPTION, "the engine could not read %d tokens behind %d (code %d: %s)",
+        fail(env, IO_EXCEPTION, "the engine could not read %d tokens after %d (code %d: %s)",
              n_tokens, model->n_past, code, reason());
 }
 

@@ -103,7 +103,7 @@ def _less_certain(finding: Finding) -> Finding:
     if finding.subject == VERDICT:
         text = f"Other programs are running, so this is a guess: {finding.text}"
         return replace(finding, level="note", text=text)
-    text = f"beside other programs: {finding.text}"
+    text = f"while other programs run: {finding.text}"
     if finding.subject != "threads":
         return replace(finding, level="note", text=text)
     remedy = "nothing: the number follows other programs by itself, unless -t or a setting fixes it"

@@ -97,7 +97,7 @@ def decide(
     elif not default.n_repetitions:
         why = "the default; there was no time to try another"
     elif busy and any(_leads(c, default) and _is_enough(c, default) for c in others):
-        why = "the default; beside other programs every turn with another has to be faster"
+        why = "the default; while other programs run, every turn with another has to be faster"
     elif any(_is_better(c, default) for c in others):
         why = "the default; another looked faster, but there was no time to be sure"
     elif any(c.ms < default.ms for c in others if c.n_repetitions):

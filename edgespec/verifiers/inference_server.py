@@ -124,7 +124,7 @@ class InferenceServerVerifier(ABC):
             self._refuse(
                 f"{asked}: each step is a request of its own to it, in which an answer's form "
                 "would begin anew",
-                "load the model here, or behind `edgespec serve`",
+                "load the model here, or serve it with `edgespec serve`",
             )
         self._check_sampling(request.params)
         self._params, self._abort = request.params, request.abort

@@ -263,7 +263,7 @@ def test_a_stopped_decode_leaves_the_cache_as_it_was(native, python):
 
 def test_a_full_context_is_said(native):
     native.decode([100] * 3)
-    with pytest.raises(JavaError, match="no room in the cache for 510 tokens behind 3 of 512") as e:
+    with pytest.raises(JavaError, match="no room in the cache for 510 tokens after 3 of 512") as e:
         native.decode([100] * 510)
     assert e.value.kind == IO
     assert native.n_past() == 3
@@ -273,7 +273,7 @@ def test_a_full_context_is_said(native):
 @pytest.mark.skipif(EMULATED, reason="takes minutes under qemu")
 def test_a_context_can_be_filled_and_cut(native):
     native.decode([100] * 512)
-    with pytest.raises(JavaError, match="no room in the cache for 1 tokens behind 512 of 512"):
+    with pytest.raises(JavaError, match="no room in the cache for 1 tokens after 512 of 512"):
         native.decode([100])
     native.ask("truncate", 3)
     assert native.decode([100])

@@ -144,7 +144,7 @@ def test_beside_other_programs_the_doctor_is_sure_of_no_time(smollm2, busy_machi
     findings = edgespec.diagnose(smollm2, None, n_ctx=512, progress=done.append)
     timed = [f for f in findings if f.subject in ("threads", "profile", "lookup")]
     assert [f.level for f in timed] == ["note"] * 3
-    assert all(f.text.startswith("beside other programs: ") for f in timed)
+    assert all(f.text.startswith("while other programs run: ") for f in timed)
     assert "checking the model: lookup done" in done
 
 
