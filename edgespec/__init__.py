@@ -143,7 +143,7 @@ __all__ = [
     "tune",
 ]
 
-_PACKAGES = ("drafters", "hub", "policies")
+_PACKAGES = {name: name for name in ("drafters", "hub", "policies")} | {"rules": "sampling.rules"}
 _HOMES = {  # modules are imported when a name is first used, which keeps `import edgespec` quick
     "backends.base": ("Capabilities", "Model"),
     "backends.toy": ("ToyModel", "ToyTokenizer"),
@@ -164,7 +164,6 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
-    "sampling": ("rules",),
     "types": ("Completion", "Event", "Logprob", "Outputs", "Part", "Stats", "ToolCall"),
 }
 
@@ -173,7 +172,7 @@ del convert, _package
 
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module(f".{_PACKAGES[name]}", __name__)
     for module, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f".{module}", __name__), name)

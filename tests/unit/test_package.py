@@ -1,6 +1,7 @@
 """The package as a whole."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,21 @@ from edgespec.config import EngineConfig, build
 def test_all_is_sorted_and_real():
     assert edgespec.__all__ == sorted(edgespec.__all__)
     assert all(hasattr(edgespec, name) for name in edgespec.__all__)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each name needs a process of its own")
+def test_each_name_is_found_first():
+    """A name is not found only because another one has imported its module."""
+    code = """if True:
+        import edgespec, os, sys
+        for name in edgespec.__all__:
+            if not (child := os.fork()):
+                hasattr(edgespec, name) or os._exit(1)
+                os._exit(0)
+            if os.waitpid(child, 0)[1]:
+                sys.exit(f"edgespec.{name} is not found")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_import_brings_no_engine_and_no_terminal():
