@@ -1,4 +1,4 @@
-"""Engines that evaluate tokens: one package each, imported only when a file needs it."""
+"""Engines that evaluate tokens, each in a package that is imported only when a file needs it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Backend:
-    """Import a backend and return it. Raises EngineMissing if the package of its engine is not
-    installed, KeyError for an unknown name.
+    """Import a backend and return it. Raises EngineMissing if the engine's package is not
+    installed, and KeyError for an unknown name.
     """
     return _FACTORIES[name]()
 
 
 def name_of(path: Path) -> str:
-    """Return the name of the backend for a model file, chosen by its suffix alone; nothing is
-    imported or read. A file with an unknown suffix is taken for a GGUF, and the engine then checks
+    """Return the name of the backend for a model file. The file's suffix alone decides; nothing is
+    imported or read. A file with an unknown suffix is taken for a GGUF; the engine later checks
     that it is one.
     """
     return ENGINES.get(path.suffix, "llama_cpp")

@@ -1,4 +1,6 @@
-"""The contracts of engines: backends, models with one sequence or several slots, tokenizers."""
+"""The contracts of an engine: its backend, its models (with one sequence or several slots), its
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,16 @@ from .heads import KINDS, HeadFacts, Kind, TargetSizes
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The abilities and limits of an engine that callers base decisions on.
+    """Abilities and limits of an engine, for callers to base decisions on.
 
     max_rows: the most logits rows per call. max_batch: the most tokens per native call. min_tokens:
     a call with fewer tokens takes as long as one with this many. truncate: the tail of the cache
-    can be dropped. rollback: if truncate is False, how many tokens at the end of the last call can
-    be dropped, but never its first token. hidden_states: it can return the hidden states of its
-    layers (`Model.tap`). max_leaves: the most leaves of a token tree; 1 if it evaluates only
-    chains. grows: it can evaluate a tree a few nodes at a time (`Model.grow`). threads: its numbers
-    of threads can be changed after loading (`Model.set_threads`).
+    can be dropped. rollback: if truncate is False, the most tokens that can be dropped from the end
+    of the last call; the first token of the call always stays. hidden_states: the engine can return
+    the hidden states of its layers (`Model.tap`). max_leaves: the most leaves of a token tree; 1 if
+    the engine evaluates only chains. grows: it can evaluate a tree a few nodes at a time
+    (`Model.grow`). threads: the numbers of threads can be changed after loading
+    (`Model.set_threads`).
     """
 
     max_rows: int
@@ -47,18 +50,18 @@ class Capabilities:
 
 
 class Model(ABC):
-    """The base class of all models, yours included: an engine that holds one sequence of tokens.
+    """The base class of all models, also of your own: an engine that holds one sequence of tokens.
 
     A subclass sets `vocab_size`, `n_ctx` and `capabilities`, and implements at least `n_past`,
     `decode` and `truncate`. Every other method is optional: by default it does nothing, or raises
     an error which says that this model cannot do it.
 
-    placement: which part lies on which device, in the engine's words; empty if the engine does not
-    say. hidden_size: the width of a hidden state, 0 if unknown. n_layer: the number of layers, 0 if
-    unknown. cached_size: how many numbers the keys and values of one token have in one layer of the
-    cache; 0 if the model gives no access to its cache. thread_limit: the most threads that may be
-    used at present; 0 means as many as are set, and None that the threads of this model cannot be
-    limited.
+    placement: the device of each part of the model, in the engine's words; empty if the engine does
+    not report it. hidden_size: the width of a hidden state, 0 if unknown. n_layer: the number of
+    layers, 0 if unknown. cached_size: in one layer of the cache, the count of numbers in one
+    token's keys and values; 0 if the model gives no access to its cache. thread_limit: the most
+    threads that may be used at present. 0 means no limit other than the settings; None means that
+    the threads of this model cannot be limited.
     """
 
     vocab_size: int
@@ -77,7 +80,7 @@ class Model(ABC):
 
     @property
     def sizes(self) -> TargetSizes:
-        """The sizes of this model that a head has to fit."""
+        """The sizes of this model, which a head for it has to match."""
         return TargetSizes(self.hidden_size, self.vocab_size, self.n_layer, self.cached_size)
 
     @abstractmethod
@@ -108,7 +111,7 @@ class Model(ABC):
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append `tokens`, the last len(parents) of which are the nodes of a tree. Only for models
+        """Append `tokens`; the last len(parents) of them are the nodes of a tree. Only for models
         whose capabilities.max_leaves is more than 1.
 
         parents: the parent of each node, in depth-first order. parents[i] is the node before node
@@ -122,13 +125,13 @@ class Model(ABC):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes to a tree whose root is the last token in the cache, appended by `decode`.
-        Only for models whose capabilities.grows is True.
+        """Append nodes to a tree. Its root is the last token that `decode` has appended. Only for
+        models whose capabilities.grows is True.
 
         Nodes are numbered in the order in which they are appended. parents: for each new node, the
-        number of its parent, a node of an earlier call, or -1 for the root. `keep` or `truncate`
-        ends the tree. Outputs.logits: [len(tokens), vocab_size], one row for each new node. Raises
-        the errors of `decode_tree`; no node of the tree is left then.
+        number of its parent, which is a node of an earlier call, or -1 for the root. `keep` or
+        `truncate` ends the tree. Outputs.logits: [len(tokens), vocab_size], one row for each new
+        node. Raises the errors of `decode_tree`; after an error, no node of the tree is left.
         """
         raise NotImplementedError(f"{type(self).__name__} grows no trees (grows is False)")
 
@@ -140,13 +143,13 @@ class Model(ABC):
 
     def tap(self, layers: Sequence[int]) -> None:
         """Make every later evaluation return the hidden states of these layers, in this order, as
-        `Outputs.hidden`. Without layers, evaluations return none and cost nothing extra.
+        `Outputs.hidden`. If `layers` is empty, evaluations return no states and cost nothing extra.
 
-        Layer i, counted from 0, stands for the input of layer i: the residual stream before any
-        norm, which is hidden_states[i] in transformers. n_layer stands for the output of the last
-        layer, and FINAL for that output after the last norm. All tokens of a call get their states,
-        also those of prompts and the nodes of trees. Raises ConfigError for a layer whose states
-        this model cannot return; nothing has changed then.
+        The number i stands for the input of layer i, counted from 0. This is the residual stream
+        before any norm: hidden_states[i] in transformers. n_layer stands for the output of the last
+        layer, and FINAL for the same output after the last norm. All tokens of a call get their
+        states, also the tokens of prompts and the nodes of trees. Raises ConfigError for a layer
+        whose states this model cannot return; nothing changes in that case.
         """
         if layers:
             raise ConfigError(
@@ -161,9 +164,9 @@ class Model(ABC):
 
     def cached(self, start: int, end: int) -> npt.NDArray[np.float32]:
         """Return a copy of the keys and values of the tokens from position `start` to `end`, [end -
-        start, n_layer, cached_size]. A row has one attention head after the other, and for each
-        head its keys before its values. Keys are already rotated by their positions if the model
-        rotates them. Only for models with a cached_size.
+        start, n_layer, cached_size]. A row lists the attention heads one after the other, each with
+        its keys before its values. Keys are already rotated by their positions if the model rotates
+        them. Only for models whose cached_size is not 0.
         """
         raise NotImplementedError(f"{type(self).__name__} does not lend its cache")
 
@@ -184,14 +187,14 @@ class Model(ABC):
         """
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set how many threads evaluate one token, and how many evaluate several, from the next
-        evaluation on. Only for models whose capabilities.threads is True.
+        """Set the number of threads for evaluating one token, and the number for several tokens,
+        from the next evaluation on. Only for models whose capabilities.threads is True.
         """
         raise NotImplementedError(f"the threads of {type(self).__name__} are fixed")
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most `n_threads` threads from the next evaluation on; 0 means as many as are set.
-        The settings and the fingerprint do not change.
+        """Use at most `n_threads` threads from the next evaluation on; 0 removes the limit. The
+        settings and the fingerprint do not change.
         """
 
     def close(self) -> None:
@@ -225,13 +228,13 @@ class Tokenizer(Vocabulary, Protocol):
     ) -> list[int]:
         """Return the token ids of `text`. With add_special, BOS comes first if the model wants one.
 
-        parse_special: read control tokens that are written in `text` as such, not as characters.
+        parse_special: read the text of a control token as that token, not as characters.
         """
 
     def encode_pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> Iterator[list[int]]:
-        """Yield the ids of `encode` a piece at a time, so that a caller may stop between them."""
+        """Yield the ids of `encode` in pieces, so that a caller can stop between two pieces."""
 
     def has_control(self, text: str) -> bool:
         """Return True if `encode` would read control tokens in `text`."""
@@ -240,8 +243,8 @@ class Tokenizer(Vocabulary, Protocol):
         """Return the texts of the control tokens, always in the same order."""
 
     def user_defined_texts(self) -> list[str]:
-        """Return the texts of the tokens that `encode` recognises wherever they are written,
-        without the control tokens, always in the same order.
+        """Return the texts of the user-defined tokens, always in the same order. `encode`
+        recognises them wherever they are written. Control tokens are not among them.
         """
 
     def piece(self, token: int) -> bytes:
@@ -275,22 +278,20 @@ class FileModel(Model):
         """
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return the settings that are fixed at load and may be faster with a different value: for
-        each, its present value and the value to try.
+        """Return the settings that are fixed at load and may be faster with a different value. Each
+        name maps to its present value and the value to try.
         """
         return {}
 
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """Return a model with `n_slots` slots and a cache of `n_ctx` tokens, which shares these
-        weights. Raises OutOfMemory.
+        """Return a model with `n_slots` slots and a cache of `n_ctx` tokens. It shares the weights
+        of this model. Raises OutOfMemory.
         """
         raise ConfigError(f"{self.path} keeps one sequence only, so it cannot verify for others")
 
 
 def share_on_gpu(placement: Mapping[str, str]) -> float:
-    """Return the share of a model's layers that GPUs evaluate, from 0 to 1, read from its
-    placement.
-    """
+    """Return the share (0 to 1) of a model's layers that GPUs evaluate, as its placement says."""
     if layers := re.match(r"offloaded (\d+)/([1-9]\d*) layers", placement.get("layers", "")):
         return int(layers[1]) / int(layers[2])
     return float(placement.get("provider", "CPU") != "CPU")
@@ -303,15 +304,15 @@ class Head(Model):
     The token at position p of the text is read with the target's hidden states at p - 1, or with
     zeros if there are none. So its logits row guesses the token at p + 1. `decode` reads tokens
     that the target has evaluated. `grow` continues with guesses: its nodes are read with the head's
-    own states, and they never stay. `keep` accepts only an empty path, and leaves the tokens that
-    `decode` has read.
+    own states, and never become part of the text. `keep` accepts only an empty path: it drops all
+    nodes, and leaves the tokens that `decode` has read.
 
-    kind: one of `heads.KINDS`. layers: the target's layers whose hidden states it reads; empty if
-    it reads keys and values (`Model.cached`) instead. max_depth: the most tokens on a path that it
-    guesses, 0 for any number. features: the target's hidden states, by position in the text.
-    n_states: it reads only the states of this many latest tokens; 0 means those of all tokens that
-    it has not read yet. start: the position in the text of the first token in its cache; the
-    drafter sets it while the cache is empty.
+    kind: one of `heads.KINDS`. layers: the target's layers whose hidden states the head reads;
+    empty if it reads keys and values (`Model.cached`) instead. max_depth: the longest path of
+    tokens that it can guess, 0 for any length. features: the target's hidden states, by position in
+    the text. n_states: the head reads only the states of the latest `n_states` tokens; 0 means all
+    tokens that it has not read yet. start: the first token in its cache, as a position in the text;
+    the drafter sets it while the cache is empty.
     """
 
     kind: Kind
@@ -338,8 +339,7 @@ class FileHead(FileModel, Head):
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
-    """Tokens to append to one slot, and the number of logits rows that are wanted for the last of
-    them.
+    """Tokens to append to one slot. Logits rows are wanted for the last `n_logits` of them.
 
     parents: if given, the last len(parents) tokens are the nodes of a tree, as in
     `Model.decode_tree`; n_logits is then len(parents) + 1.
@@ -352,7 +352,8 @@ class BatchItem:
 
 
 class BatchedModel(ABC):
-    """A model with several slots, one sequence of tokens in each, evaluated together in one call.
+    """A model with several slots, each of which holds one sequence of tokens. One call evaluates
+    tokens of several slots.
 
     n_ctx: the most tokens of one slot. n_slots: the number of slots; they are numbered from 0.
     max_rows: the most logits rows per call, over all items. max_draft_rows: the most logits rows of
@@ -373,8 +374,8 @@ class BatchedModel(ABC):
 
     @property
     def n_parked(self) -> int:
-        """The number of cache cells that rejected nodes occupy; they are freed when the space is
-        needed.
+        """The number of cache cells that rejected nodes still occupy. They are freed when other
+        tokens need the space.
         """
         return 0
 
@@ -398,8 +399,8 @@ class BatchedModel(ABC):
         """
 
     def copy(self, source: int, target: int, n_past: int) -> None:
-        """Let the empty slot `target` begin with the first `n_past` tokens of the slot `source`.
-        Raises CannotTruncate if `source` has lost the beginning of these tokens.
+        """Fill the empty slot `target` with the first `n_past` tokens of the slot `source`. Raises
+        CannotTruncate if `source` has lost the beginning of these tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} shares no prefixes")
 
@@ -427,18 +428,18 @@ class Backend(Protocol):
         """Open a file's tokenizer without loading the weights. Raises ModelError or a subclass."""
 
     def entries(self, path: Path) -> Vocabulary:
-        """Return a file's vocabulary, only for reading its entries: no engine opens the file.
-        Raises ModelError or a subclass.
+        """Return a file's vocabulary without opening the file with an engine: only its entries can
+        be read. Raises ModelError or a subclass.
         """
 
     def inspect_metadata(self, path: Path) -> dict[str, str]:
-        """Return a file's metadata with GGUF's names for it, without the architecture's prefix
-        ("block_count", "context_length", …). Raises ModelError or a subclass.
+        """Return a file's metadata under the keys that a GGUF has, without the architecture's
+        prefix ("block_count", "context_length", …). Raises ModelError or a subclass.
         """
 
     def published_sampling(self, model: Any) -> dict[str, Any]:
-        """Return the sampling settings that a model's file recommends, unchecked, with the names of
-        generation_config.json. Raises ModelError or a subclass.
+        """Return the sampling settings that a model's file recommends, under the names of
+        generation_config.json. The values are not checked. Raises ModelError or a subclass.
 
         model: a FileModel of this backend.
         """
@@ -452,14 +453,14 @@ class Backend(Protocol):
         """Return the versions of the packages that the engine is made of."""
 
     def gpus(self, config: EngineConfig) -> list[str]:
-        """Return the GPUs that compute a part of a model with these settings, each as a text with
-        its name and everything that its speed depends on; empty if only the CPU computes. Raises
-        ConfigError for a device that does not exist.
+        """Return the GPUs that compute a part of a model with these settings; empty if only the CPU
+        computes. Each is a text with the GPU's name and everything that its speed depends on.
+        Raises ConfigError for a device that does not exist.
         """
 
     def ignores_gpu_layers(self, config: EngineConfig) -> bool:
-        """Return True if `config` asks for a number of layers on a GPU and this build cannot use
-        one. An engine that does not count layers returns False.
+        """Return True if `config` asks for layers on a GPU, but this build cannot use a GPU. An
+        engine that does not count layers returns False.
         """
 
     def head_facts(self, path: Path) -> HeadFacts:
@@ -468,8 +469,8 @@ class Backend(Protocol):
         """
 
     def target_sizes(self, path: Path) -> TargetSizes:
-        """Return the sizes of a model that heads have to fit, as far as they are known without
-        loading it. Raises ModelError or a subclass.
+        """Return the sizes that a head for this model has to match, as far as they are known
+        without loading the model. Raises ModelError or a subclass.
         """
 
     def is_head(self, path: Path) -> bool:
@@ -478,14 +479,14 @@ class Backend(Protocol):
         """
 
     def has_own_head(self, path: Path) -> bool:
-        """Return True if a model's file also contains a head for it, which `open_head` opens when
-        it is given the model's own path. Raises ModelError or a subclass.
+        """Return True if a model's file also contains a head for the model. `open_head` opens this
+        head if `path` is the model's own path. Raises ModelError or a subclass.
         """
 
     def open_head(self, path: Path, config: EngineConfig, target: FileModel) -> FileHead:
         """Load a head for a target; the target may run on a different engine. Raises ModelError or
-        a subclass, and ConfigError if the head was made for another target; the message says how
-        they differ.
+        a subclass, and ConfigError if the head was made for another target; the message names the
+        differences.
         """
 
     def can_requantize(self) -> bool:
@@ -494,9 +495,9 @@ class Backend(Protocol):
         """
 
     def requantizable(self, path: Path) -> bool:
-        """Return True if the copy would have a different format and hardly a worse one. Raises
-        ModelError or a subclass.
+        """Return True if that copy would have a different format and be hardly less accurate.
+        Raises ModelError or a subclass.
         """
 
     def requantize(self, path: Path, target: Path) -> None:
-        """Write the copy of `path` to `target`. Raises ModelError."""
+        """Write the faster copy of the model `path` to `target`. Raises ModelError."""

@@ -12,9 +12,9 @@ _FIRST = 32  # tokens
 
 
 def chunk_ends(model: Model, n_tokens: int, n_logits: int) -> list[int]:
-    """Return where the native calls that evaluate `n_tokens` tokens have to end, without the last
-    one. No call has more than max_batch tokens, and none ends between tokens whose rows are wanted.
-    Raises ContextFull, and ValueError for more rows than a call can return.
+    """Split `n_tokens` tokens into native calls; return the index after the last token of each call
+    except the final one. No call has more than max_batch tokens. All tokens whose rows are wanted
+    are in the final call. Raises ContextFull, and ValueError for more rows than a call can return.
     """
     if model.n_past + n_tokens > model.n_ctx:
         raise ContextFull(
@@ -44,8 +44,8 @@ class Pace:
         self.most = _FIRST
 
     def took(self, n_tokens: int, seconds: float) -> None:
-        """Learn from the time that an evaluation took. One of fewer than `most` tokens says little
-        and is ignored.
+        """Learn from the time that an evaluation took. Evaluations of fewer than `most` tokens say
+        little and are ignored.
         """
         if n_tokens >= self.most:
             fitting = n_tokens * _LONGEST_S / max(seconds, 1e-9)

@@ -1,4 +1,4 @@
-"""The target's hidden states on their way to a head."""
+"""Stores of the target's hidden states, from which a head reads them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ MOST = 512  # tokens; the buffer has space for twice as many: 19 MB with 3 layer
 class Features:
     """The hidden states of the latest tokens in a target's cache, by position.
 
-    It has the states of the positions from `start` to `end`. most: only this many latest tokens are
-    sure to have states here; a head that has not read the tokens before them begins after those.
-    shape: the shape of one token's states, if it is known in advance. layers: the layers that the
-    states come from; the code that fills this store sets them, and empties the store if they
-    change.
+    It has the states of the positions from `start` to `end`. most: only the latest `most` tokens
+    are sure to have states here. A head that has not read earlier tokens by then skips them. shape:
+    the shape of one token's states, if it is known in advance. layers: the layers that the states
+    come from; the code that fills this store sets `layers`, and empties the store if they change.
     """
 
     def __init__(self, most: int = MOST, shape: tuple[int, int] = (0, 0)) -> None:
         self._start = self._end = 0
         self.most = most
         self._states: States = np.empty((0, *shape), np.float32)
-        self._first = 0  # row of `start`
+        self._first = 0  # the row of position `start` in `_states`
         self.layers: tuple[int, ...] = ()
 
     @property
@@ -42,7 +41,7 @@ class Features:
 
     def append(self, position: int, states: States | None) -> None:
         """Add the states of the tokens from `position` on. If that leaves a gap, the states before
-        the gap are dropped. None adds nothing, so that the next call leaves a gap.
+        the gap are dropped. If `states` is None, nothing is added, so the next call leaves a gap.
         """
         if states is None:
             return
@@ -94,10 +93,9 @@ class Features:
 
 
 class OfLayers(Features):
-    """The hidden states of some layers, taken from a store that may also hold those of other
-    layers.
+    """The hidden states of some layers, taken from a store that may hold more layers.
 
-    like: a store whose states of one token have the shape that these have.
+    like: a store in which one token's states have the same shape as here.
     """
 
     def __init__(self, store: Features, layers: Sequence[int], like: Features) -> None:
@@ -130,8 +128,8 @@ class Blank(Features):
     """Hidden states that are zero at every position, for measuring how long a head takes to read
     them.
 
-    like: a store whose states have the shape that these should have. size: how many numbers the
-    states of one token have, 0 if that shape is unknown.
+    like: a store in which one token's states have the same shape as here. size: the count of
+    numbers in the states of one token, 0 if the shape is unknown.
     """
 
     def __init__(self, like: Features) -> None:

@@ -1,5 +1,5 @@
-"""Model files on disk: their names, their sizes, and which files belong together. Needs no
-engine.
+"""Model files on disk: their names, their sizes, and which files belong together. No engine is
+needed.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def stem_of(name: str) -> str:
 
 
 def has_folder(path: str | Path) -> bool:
-    """Return True if models with this suffix have a folder of their own, with their companion
-    files. ONNX graphs have one; a GGUF is a single file among others.
+    """Return True if each model with this suffix has a folder of its own, with its companion files.
+    ONNX graphs have one; a GGUF is a single file among others.
     """
     return Path(path).suffix == ".onnx"
 
@@ -90,8 +90,9 @@ def onnx_files(folder: Path) -> list[Path]:
 
 
 def only_graph(folder: Path) -> Path:
-    """Return the only graph in a folder; for a head, its first graph "head.*.onnx" or else its
-    first graph. Raises ModelNotFound if there are several to choose from.
+    """Return the only graph in a folder. In the folder of a head, return the first graph whose name
+    begins with "head.", or else the first graph. Raises ModelNotFound if there are several to
+    choose from.
     """
     graphs = onnx_files(folder)
     if os.path.isfile(folder / HEAD):
@@ -146,8 +147,8 @@ def folder_of_neighbours(path: Path) -> Path:
 
 
 def neighbours(path: Path) -> list[Path]:
-    """Return the models next to a model, and the model itself: GGUF files, and graphs that are
-    alone in their folders. Heads in folders are left out.
+    """Return a model and the models next to it: GGUF files, and graphs that are alone in their
+    folders. Heads in folders are left out.
     """
     around = folder_of_neighbours(path)
     there = kept_files.matching(around, "*")

@@ -1,4 +1,4 @@
-"""Several models with one sequence each, combined under the `BatchedModel` contract."""
+"""Several models, each with one sequence, combined under the `BatchedModel` contract."""
 
 from __future__ import annotations
 

@@ -12,15 +12,15 @@ from .base import Tokenizer
 
 _Trie = dict[str, Any]
 _SPACES = " \t\n\v\f\r"
-_PIECE = 1024  # characters of text between two cuts, at least
+_PIECE = 1024  # the least number of characters between two cuts
 
 
 def matcher(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds any of `texts`, and the longest of them if several begin at one
-    place.
+    """Return a pattern that finds any of `texts`. If several begin at the same place, it finds the
+    longest.
 
-    It is compiled from a trie, because `re` would try a plain alternation of thousands of texts one
-    by one at every place.
+    It is compiled from a trie. In a plain alternation of thousands of texts, `re` would try every
+    text at every place.
     """
     trie: _Trie = {}
     for text in texts:
@@ -40,8 +40,8 @@ def _pattern(node: _Trie) -> str:
 
 
 class Borders:
-    """Finds out whether the beginning or end of a text could become part of one of some tokens once
-    more text is put before or after it.
+    """Checks whether the beginning or the end of a text could become part of a token once more text
+    is put before or after it.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -51,13 +51,15 @@ class Borders:
         self._longest = max(map(len, tokens), default=0)
 
     def at_begin(self, text: str) -> bool:
-        """Return True if the beginning of `text`, or all of it, may be part of a longer token."""
+        """Return True if the beginning of `text`, or all of it, could become part of a longer
+        token.
+        """
         if len(text) < self._longest and any(text in token for token in self._tokens):
             return True
         return self._is_open(self._backward, text[: self._longest][::-1])
 
     def at_end(self, text: str) -> bool:
-        """Return True if the end of `text` may be part of a longer token."""
+        """Return True if the end of `text` could become part of a longer token."""
         return self._is_open(self._forward, text[-self._longest :] if self._longest else "")
 
     @staticmethod
@@ -75,7 +77,7 @@ class Borders:
 class Special(NamedTuple):
     """The properties of a special token.
 
-    control: it is a control token. lstrip, rstrip: it swallows blanks before it, or after it.
+    control: it is a control token. lstrip, rstrip: it swallows the blanks before it, or after it.
     """
 
     control: bool
@@ -94,9 +96,10 @@ class SpecialTokens:
     """Cuts texts at special tokens, so that the ids of the pieces are the ids of the whole text.
 
     An engine looks for one special token after the other, the longest first, and encodes the text
-    between them separately. So a text may be cut next to a special token that no longer one
-    overlaps: the engine finds this token in the whole text, too. If tokens overlap in another way,
-    the text stays in one piece. A token also stays in one piece with the blanks that it swallows.
+    between them separately. So a text may be cut next to a special token unless a longer special
+    token overlaps it: the engine finds the same token in the whole text. If tokens overlap in
+    another way, the text stays in one piece. A token also stays in one piece with the blanks that
+    it swallows.
 
     tokens: the texts that are read as special tokens; none of them is empty.
     """
@@ -132,19 +135,18 @@ class SpecialTokens:
             yield Piece(text[begin:], control)
 
     def _reach(self, found: str, alone: bool, text: str, end: int) -> int:
-        """Return where the tokens that begin inside the token `found` end, or `end`, where it ends
-        itself, if there are none.
+        """Return the end of the tokens that begin inside the token `found`. If there are none,
+        return `end`, the end of `found` itself.
 
-        alone: no token that begins before it overlaps it; then only a longer one can take its
-        place.
+        alone: no earlier token overlaps `found`; then only a longer token can take its place.
         """
         overlap = self._overlap(found, alone)
         beyond = overlap.match(text, end) if overlap else None
         return beyond.end() if beyond else end
 
     def _overlapping(self, found: str, longer: bool) -> re.Pattern[str] | None:
-        """Return a pattern for the text after `found` if another token begins inside of it and ends
-        after it; None if no token can.
+        """Return a pattern for the text after `found`: it matches the rest of another token that
+        begins inside `found`. Return None if there is no such token.
 
         longer: consider only tokens that are at least as long as `found`.
         """

@@ -1,8 +1,8 @@
 """A toy model, which is a table or a function, and a toy tokenizer, with the contracts of a real
 engine.
 
-The tests prove on it that decoding is lossless, and you can use it to test programs that embed
-edgespec.
+The tests prove with the toy model that decoding is lossless. You can use it to test programs that
+embed edgespec.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ToyModel(Model):
 
     probs: [vocab_size, vocab_size], where row t has the probabilities after token t; or a function
     from all tokens so far to [vocab_size] probabilities (with `vocab_size` given). Logits rows are
-    float64 log-probabilities, -inf where a probability is zero. truncate=False makes it behave like
-    a recurrent model: it goes back only to checkpoints, and evaluates no trees. The hidden state of
-    a token in a layer has three numbers: the token's position, the token's id, and the layer's
-    number.
+    float64 log-probabilities, -inf where a probability is zero. With truncate=False, it behaves
+    like a recurrent model: it goes back only to checkpoints, and evaluates no trees. The hidden
+    state of a token in a layer has three numbers: the token's position, the token's id, and the
+    layer's number.
     """
 
     hidden_size = 3

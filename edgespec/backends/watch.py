@@ -1,6 +1,7 @@
 """Stopping native evaluations while they run: one thread checks for all of them whether to stop.
 
-Native code does not ask by calling Python back, because that would slow down every evaluation.
+Native code does not call Python to ask whether to stop, because that would slow down every
+evaluation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from ..types import Abort
 
 POLL_S = 0.03
-_LINGER = 20  # polls without an evaluation before the thread sleeps; each waking costs more
+_LINGER = 20  # idle polls before the thread sleeps; waking it costs more than a poll
 _WAKE = b"\0"  # no signal has this number
 
 
@@ -33,7 +34,7 @@ class _Watcher:
 
     @property
     def fileno(self) -> int:
-        """The file descriptor that the numbers of signals have to be written to."""
+        """The file descriptor to which the numbers of signals have to be written."""
         return self._told.fileno()
 
     def add(self, watch: Watch, abort: Abort) -> None:
@@ -69,7 +70,7 @@ _watcher = _Watcher()
 
 
 def _renew() -> None:
-    """Forget the thread and the evaluations of the process that this one was forked from."""
+    """Forget the thread and the evaluations of the parent process, after a fork."""
     global _watcher
     _watcher = _Watcher()
 

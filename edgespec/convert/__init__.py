@@ -1,1 +1,1 @@
-"""Converts models and trained heads in other formats to ONNX folders."""
+"""Converts models and trained heads from other formats to ONNX folders."""

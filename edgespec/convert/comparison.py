@@ -1,4 +1,4 @@
-"""Compares a converted graph with its source: which greedy tokens and logits differ."""
+"""Compares the greedy tokens and the logits of a converted graph with those of its source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS = 24
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The difference between a graph and its source. The fields are described in Conversion."""
+    """The difference between a graph and its source. `Conversion` describes the fields."""
 
     agreement: float
     greedy_equal: int
@@ -32,7 +32,8 @@ class Comparison:
 
 
 def compare(folder: Path, source: Path) -> Comparison:
-    """Run the graph in a folder on the source's text and return the difference of the results.
+    """Run the graph in a folder on the text that the source wrote, and return how the results
+    differ.
 
     The text and the source's logits are in the folder's reference.npz. Raises VocabularyMismatch if
     token ids mean something else than in the source.
@@ -81,7 +82,7 @@ def _greedy(model: Model, prompt: list[int], n: int) -> list[int]:
 def _check_vocabulary(folder: Path, source: Path) -> None:
     """Raise VocabularyMismatch if the graph's token ids mean something else than the GGUF's.
 
-    They must be equal because the two may be used as target and draft model.
+    The ids must mean the same because the two models may be used as target and draft model.
     """
     try:
         engine = backends.of(source)

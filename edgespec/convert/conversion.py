@@ -25,20 +25,20 @@ from .upgrade import check_layers
 logger = logging.getLogger("edgespec.convert")
 
 Precision = Literal["int4", "int8", "fp16", "fp32"]
-LIMITS = {  # least share of the source's greedy tokens; most divergence, nats per token
+LIMITS = {  # least agreement with the source's greedy tokens; most divergence, nats
     "fp32": (0.97, 1e-3), "fp16": (0.95, 1e-2), "int8": (0.9, 0.05), "int4": (0.6, 0.7),
 }  # fmt: skip
-_GGUF_SPACE, _FOLDER_SPACE = 14, 3  # needed disk over the source's size: floats, twice
+_GGUF_SPACE, _FOLDER_SPACE = 14, 3  # disk space per source size: two copies as floats
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionOptions:
-    """Options of the graph that is made.
+    """Options of the graph that a conversion makes.
 
     precision: the precision of the weights. accuracy_level: how int4 and int8 products are
     computed, from 1 (float32) to 4 (int8 activations). On CPUs the default is 4, which is fast, but
     the logits row of a token that is evaluated alone then differs from its row in a batch.
-    hidden_states: the layers whose hidden states are outputs of the graph too; see
+    hidden_states: the layers whose hidden states become outputs of the graph, too; see
     `add_hidden_states`. builder_options: further options of onnxruntime-genai's builder.
     """
 
@@ -65,11 +65,11 @@ class Conversion:
     """A converted model, compared with its source.
 
     size: the size of the graph with its weights, in bytes. agreement: the share of the source's
-    greedy tokens that are the graph's greedy tokens too, each after the source's own text.
-    greedy_equal: the number of equal tokens before the first difference when each generates on its
-    own. n_greedy: the number of tokens that were compared. divergence: the mean Kullback-Leibler
-    divergence in nats per token. max_difference: the largest difference of any logit. seconds: the
-    time of each stage.
+    greedy tokens that are also the graph's greedy tokens, each after the source's own text.
+    greedy_equal: the number of equal tokens before the first difference, when graph and source each
+    continue their own text. n_greedy: the number of tokens that were compared. divergence: the mean
+    Kullback-Leibler divergence in nats per token. max_difference: the largest difference of a
+    logit. seconds: the time of each stage.
     """
 
     path: Path
@@ -101,10 +101,10 @@ def convert(
 
     source: a GGUF (a path or a catalogue name), whose weights are dequantised, or a folder in
     Hugging Face's layout. out: a folder that does not exist yet; by default it is next to pulled
-    models, where the catalogue finds it. python: an interpreter that has the tools; by default one
-    in an environment that is made for them, unless `offline`. progress: called with the name of
-    each step when it begins. options: fields of ConversionOptions (precision, accuracy_level,
-    hidden_states, builder_options).
+    models, where the catalogue finds it. python: an interpreter that has the tools; by default that
+    of an environment for the tools, which is made if it is missing, unless `offline`. progress:
+    called with the name of each step when it begins. options: fields of ConversionOptions
+    (precision, accuracy_level, hidden_states, builder_options).
 
     Raises ConfigError, ModelNotFound, and ConversionError if a tool fails or is missing, or if the
     result is too far from the source. In these cases nothing is left at `out`.
@@ -112,7 +112,7 @@ def convert(
     wanted = build(ConversionOptions, options)
     given = _source(source)
     target = Path(out) if out else default_folder(source, given, wanted.precision)
-    backends.of(target / "model.onnx")  # it checks the result; raises if it is missing
+    backends.of(target / "model.onnx")  # raises if the engine that checks the result is missing
     if target.exists():
         raise ConfigError(f"{target} is there already; give another folder, or remove it")
     _check_space(given, target)
@@ -179,7 +179,8 @@ def _source(source: str | os.PathLike[str]) -> Path:
 def default_folder(source: str | os.PathLike[str], given: Path, precision: str) -> Path:
     """Return the folder in which the catalogue looks for `name:onnx-int4`.
 
-    The name is that of the catalogue if `source` is in it, else that of the file `given`.
+    `name` is the catalogue's name if `source` is in the catalogue, else the name of the file
+    `given`.
     """
     name = os.fspath(source).partition(":")[0].lower()
     if name not in hub.entries():
@@ -217,15 +218,15 @@ def _job(source: Path, folder: Path, wanted: ConversionOptions) -> dict[str, Any
 
 
 def _additions(wanted: ConversionOptions) -> Iterator[Path]:
-    """Yield the programs that add inputs and outputs which the builder leaves out."""
+    """Yield the programs that add the inputs and outputs that the builder leaves out."""
     if wanted.hidden_states:
         yield tools.HIDDEN_OUTPUTS
-    if wanted.provider == "cpu":  # CUDA's kernel is slower with a bias, for chains too
+    if wanted.provider == "cpu":  # with a bias, CUDA's kernel is slower, also for chains
         yield tools.TREE_INPUTS
 
 
 def _check_limits(precision: str, found: Comparison) -> None:
-    """Raise ConversionError if the graph differs from its source by more than rounding."""
+    """Raise ConversionError if the graph differs from its source by more than rounding explains."""
     agreement, divergence = LIMITS[precision]
     if found.agreement >= agreement and found.divergence <= divergence:
         return
@@ -239,7 +240,7 @@ def _check_limits(precision: str, found: Comparison) -> None:
 def _write_note(made: Conversion, source: Path, accuracy_level: int | None, folder: Path) -> None:
     """Write edgespec.json next to the graph, and remove the file that only the check needed."""
     (folder / "reference.npz").unlink()
-    named = {"folder": source.name}  # without its path
+    named = {"folder": source.name}  # the path is left out
     if source.is_file():
         named = {"file": source.name, "size": source.stat().st_size}  # type: ignore[dict-item]
     noted = made.to_dict() | {"source": named, "accuracy_level": accuracy_level}

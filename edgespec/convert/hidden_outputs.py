@@ -1,8 +1,8 @@
 """The program that adds hidden states to the outputs of a graph; `tools.py` runs it.
 
-It needs onnx, and nothing of edgespec. Its argument is one JSON object: the paths "graph" and
-"out", and the numbers "layers", with -1 for the final states. It prints one JSON object per line:
-{"step": …}, and {"warning": …} for a graph whose layers are not recognised.
+It needs onnx, and imports nothing of edgespec. Its argument is one JSON object: the paths "graph"
+and "out", and "layers", a list of numbers in which -1 means the final states. It prints one JSON
+object per line: {"step": …}, and {"warning": …} for a graph whose layers are not recognised.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 FINAL = -1
 _SKIP_NORMS = ("SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
-_SUM = 3  # the index of the output of such a norm that is the sum of its inputs
+_SUM = 3  # the index of the output of these norms that is the sum of their inputs
 _PRODUCTS = ("MatMul", "MatMulNBits", "Gemm")
 _BEHIND_HEAD = ("Cast", "Mul", "Add", "Div", "Tanh", "Where")
 _CASTS = ("Cast", "Identity")
 _FLOATS = (1, 10)  # element types: FLOAT, FLOAT16
-_NO_VALUES = ("Shape", "Size")  # their results do not depend on the input's values
+_NO_VALUES = ("Shape", "Size")  # their results do not depend on the values of their input
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
         shapes = {name: stream.described(value) for name, value in values.items()}
     except _NotRecognisedError as error:
         return str(error)
-    now: dict[str, str] = {}  # the present names of values, by their names before
+    now: dict[str, str] = {}  # the new names of values, by their old names
     for name, value in values.items():
         _add_output(graph, now.get(value, value), name, *shapes[name])
         now[value] = name
@@ -67,9 +67,9 @@ def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
 def _add_output(graph: Any, value: str, name: str, kind: int, width: int) -> None:
     """Make a value an output of the graph.
 
-    The value itself gets the output's name, so that the graph works as before if the output is not
-    requested. The value is copied instead if it is an output already, or if the graph contains
-    other graphs.
+    The value is renamed to the output's name, so that the graph works as before if the output is
+    not requested. If the value is an output already, or if the graph contains other graphs, the
+    value is copied instead.
     """
     from onnx import AttributeProto, helper
 
@@ -192,7 +192,9 @@ class _Stream:
         return ""
 
     def _values_before(self, name: str, ends: Sequence[str] = ()) -> Iterator[str]:
-        """Yield a value and all that it is computed from, nearest first, nothing before `ends`."""
+        """Yield a value and all values that it is computed from, nearest first. Stop at each of
+        `ends`.
+        """
         waiting, seen = deque([name]), {name}
         while waiting:
             value = waiting.popleft()

@@ -1,6 +1,6 @@
-"""The converter's tools, torch and others, in a virtual environment of their own.
+"""The virtual environment for the converter's tools, torch and others.
 
-The environment is made at the first conversion. The runtime never imports the tools.
+It is made at the first conversion. The runtime never imports the tools.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HIDDEN_OUTPUTS = Path(__file__).with_name("hidden_outputs.py")
 
 
 def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Path:
-    """Return the Python of the tools' environment, which is made if it is missing.
+    """Return the Python of the tools' environment; make the environment if it is missing.
 
     Raises ConversionError if the tools cannot be installed, or if they are missing and `offline` is
     True.
     """
-    folder = hub.models_dir() / ".convert"  # emptied if it has other tools
+    folder = hub.models_dir() / ".convert"  # made anew if it has other tools
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     ready, wanted = folder / "tools.txt", "\n".join(TOOLS)
     if ready.exists() and ready.read_text() == wanted:

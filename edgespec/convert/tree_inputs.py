@@ -1,8 +1,8 @@
 """The program that adds the inputs for trees of tokens to a graph; `tools.py` runs it.
 
-It needs onnx, and nothing of edgespec. Its argument is one JSON object with the paths "graph" and
-"out". It prints one JSON object per line: {"step": …}, and {"warning": …} for a graph that cannot
-take the inputs.
+It needs onnx, and imports nothing of edgespec. Its argument is one JSON object with the paths
+"graph" and "out". It prints one JSON object per line: {"step": …}, and {"warning": …} for a graph
+that cannot take the inputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MASK, POSITIONS = "attention_bias", "position_ids"
-MOST_NODES = 32  # in a tree: a window over cache slots is this much longer than one over positions
+MOST_NODES = 32  # of a tree; sliding windows over cache slots are made longer by this number
 
 
 def main() -> None:
@@ -29,8 +29,9 @@ def add_tree_inputs(path: Path, out: Path) -> str:
 
     `out` must be in the same folder. Returns "", or the reason why the graph cannot take the
     inputs. attention_bias, [1, 1, n, total], is added to the scores of every GroupQueryAttention;
-    without it nothing is added. position_ids, [1, n], are the positions of the tokens; without them
-    the tokens follow the past. Sliding windows then count positions, not slots of the cache.
+    without this input nothing is added. position_ids, [1, n], are the positions of the tokens;
+    without this input the tokens follow the past. Sliding windows then count positions, not slots
+    of the cache.
     """
     import onnx
 

@@ -37,13 +37,13 @@ def add_tree_inputs(
     """Change an ONNX graph in place so that it evaluates trees of tokens; return its path.
 
     source: a graph, its folder or a catalogue name. Weight files next to the graph are not touched.
-    python: an interpreter that has onnx; by default this one if it has onnx, else one in an
-    environment that is made for it, unless `offline`. progress: called with the name of each step
-    when it begins.
+    python: an interpreter that has onnx. The default is the running interpreter if it has onnx,
+    else that of an environment for the converter's tools, which is made if it is missing, unless
+    `offline`. progress: called with the name of each step when it begins.
 
     Raises ModelNotFound; ConfigError if `source` is not a graph or already evaluates trees; and
     ConversionError if the tools are missing, the graph cannot take the inputs, or its logits would
-    change. After an error the graph is as it was.
+    change. After an error the graph is unchanged.
     """
     path = _graph(source)
     before = _Probe.of(path)
@@ -64,11 +64,11 @@ def add_hidden_states(
     progress: Callable[[str], None] = logger.info,
     offline: bool = False,
 ) -> Path:
-    """Change an ONNX graph in place so that it outputs the hidden states of these layers too.
+    """Change an ONNX graph in place so that it also outputs the hidden states of these layers.
 
-    layers: 0 is the input of the first layer, the number of layers is the output of the last one,
-    and -1 means the final states. Returns the graph's path. The other arguments and the errors are
-    those of `add_tree_inputs`.
+    layers: 0 means the input of the first layer, the number of layers means the output of the last
+    layer, and -1 means the final states. Returns the graph's path. The other arguments and the
+    errors are those of `add_tree_inputs`.
     """
     path = _graph(source)
     check_layers(layers)
@@ -84,7 +84,7 @@ def add_hidden_states(
 
 
 def check_layers(layers: Sequence[int]) -> None:
-    """Raise ConfigError if `layers` are not numbers of layers."""
+    """Raise ConfigError if `layers` is not a list of layer numbers."""
     right = isinstance(layers, (list, tuple)) and all(
         isinstance(layer, int) and not isinstance(layer, bool) and layer >= FINAL
         for layer in layers
@@ -104,7 +104,9 @@ def _graph(source: str | os.PathLike[str]) -> Path:
 
 
 class _Tools(NamedTuple):
-    """The choice of a Python that has the package onnx, and the receiver of progress messages."""
+    """Settings for choosing a Python that has the package onnx, and the receiver of progress
+    messages.
+    """
 
     python: str | os.PathLike[str] | None
     progress: Callable[[str], None]
@@ -120,7 +122,9 @@ class _Tools(NamedTuple):
 
 @contextlib.contextmanager
 def _changed(path: Path, program: Path, job: dict[str, Any], wanted: _Tools) -> Iterator[Path]:
-    """Yield the path of a changed graph, which replaces the original unless an error is raised."""
+    """Yield the path of a changed graph. It replaces the original afterwards, unless an error is
+    raised.
+    """
     interpreter = wanted.interpreter()
     partial = path.with_name(f"{path.stem}.partial.onnx")
     job |= {"graph": str(path), "out": str(partial)}
@@ -141,7 +145,7 @@ class _Probe(NamedTuple):
     """The results of a graph for some tokens.
 
     rows: the logits rows of the tokens. trees: "yes", or the reason why the graph evaluates no
-    trees. missing: those of the wanted layers whose hidden states it does not output.
+    trees. missing: the wanted layers whose hidden states the graph does not output.
     """
 
     rows: npt.NDArray[Any]

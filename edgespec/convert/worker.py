@@ -1,7 +1,7 @@
 """The program that makes an ONNX folder from a model; `tools.py` runs it in its own environment.
 
-It needs torch, transformers and onnxruntime-genai, and nothing of edgespec. Its argument is one
-JSON object. It prints one JSON object per line: {"step": …} or {"warning": …}.
+It needs torch, transformers and onnxruntime-genai, and imports nothing of edgespec. Its argument is
+one JSON object. It prints one JSON object per line: {"step": …} or {"warning": …}.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 N_GREEDY = 48
 PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 ALL_ROWS = 1 << 31
-ROUNDING = 0.1  # a matrix and its quantisation differ by less than this, relative to its norm
+ROUNDING = 0.1  # a quantised matrix differs by less than this, relative to its norm
 
 
 def main() -> None:
@@ -64,22 +64,22 @@ def load(source: Path) -> tuple[Any, Any]:
     folder, file = (source, {}) if source.is_dir() else (source.parent, {"gguf_file": source.name})
     tokenizer = AutoTokenizer.from_pretrained(folder, **file)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **file)
-    if file:  # its weights are floats now and can be written as floats
+    if file:  # the weights of a GGUF are floats now, and can be written as such
         del model.config.quantization_config
         model.hf_quantizer, model.is_quantized = None, False
     return model, tokenizer
 
 
 def is_tied(model: Any) -> bool:
-    """Return True if the embedding and the head are one matrix."""
+    """Return True if the embedding and the output head share one matrix."""
     return bool(model.config.tie_word_embeddings)
 
 
 def tie(model: Any) -> bool:
-    """Make the embedding and the head one matrix again if they are two roundings of one.
+    """Make the embedding and the output head share one matrix if both are roundings of one matrix.
 
-    Many GGUF files contain it twice; the graph then contains it once. Returns True if the two are
-    one matrix now.
+    Many GGUF files contain this matrix twice; the graph then contains it once. Returns True if the
+    two share one matrix now.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if is_tied(model):
@@ -139,10 +139,10 @@ def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
 
 
 def keep_wanted_rows(path: Path) -> bool:
-    """Give a graph the optional input num_logits_to_keep, as newer exports have it.
+    """Give a graph the optional input num_logits_to_keep, which newer exports have.
 
-    The input is the number of last tokens for which logits are computed; without it they are
-    computed for all tokens. Returns False if the graph's head was not recognised.
+    If the input is given, logits are computed only for that number of last tokens, otherwise for
+    all tokens. Returns False if the graph's output head was not recognised.
     """
     import numpy as np
     import onnx

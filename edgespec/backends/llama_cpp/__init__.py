@@ -1,4 +1,4 @@
-"""GGUF models on llama.cpp's library, libllama: a `Backend`, which may be able to requantise."""
+"""A `Backend` for GGUF models on libllama, llama.cpp's library. Some builds can also requantise."""
 
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
 from .devices import Gpu as Gpu

@@ -12,23 +12,23 @@ from .ctrl_c import noting_ctrl_c
 from .declarations import AbortCallback
 from .library import lib
 
-# Between the operations of a graph, llama.cpp calls a function to ask whether to stop. The C
-# library has one that answers without Python: strlen, which returns 0 for a text until a character
-# is written to it.
+# Between the operations of a graph, llama.cpp calls a function, and stops if the result is not 0.
+# strlen of the C library can be this function, so no Python is called: it returns 0 for an empty
+# text until a character is written there.
 _length = ctypes.CDLL("ucrtbase" if os.name == "nt" else None).strlen
 _is_not_empty = ctypes.cast(_length, AbortCallback)
 
 
 def _never() -> None:
-    """Return no reason to stop: an `abort` for evaluations that only Ctrl-C stops."""
+    """Return None, no reason to stop: the `abort` of evaluations that only Ctrl-C can stop."""
 
 
 class AbortableDecode:
     """Evaluations that the caller's `abort` or Ctrl-C can stop half-way, on CPUs.
 
     ctrl_c: Ctrl-C was pressed during the last evaluation. The caller then has to raise
-    KeyboardInterrupt: an exception that Python's own handler raises within a callback of native
-    code (its log, hidden states) would be lost.
+    KeyboardInterrupt. If Python's own handler raised it while native code calls Python (for its log
+    or hidden states), it would be lost.
     """
 
     def __init__(self, context: Any) -> None:
@@ -39,7 +39,8 @@ class AbortableDecode:
         lib.llama_set_abort_callback(context, _is_not_empty, ctypes.addressof(self._text))
 
     def __call__(self, batch: Any, abort: Abort | None, evaluate: Any = None) -> int:
-        """Evaluate a native batch and return the engine's code, which is 2 if it was stopped.
+        """Evaluate a native batch and return the engine's code: 2 means that the evaluation was
+        stopped.
 
         evaluate: the native function, by default llama_decode.
         """
@@ -55,8 +56,8 @@ class AbortableDecode:
             self._text[0] = b"\0"
 
     def calling_back(self, batch: Any, abort: Abort | None) -> int:
-        """Evaluate a native batch whose evaluation calls Python back; Ctrl-C stops it in any
-        case.
+        """Evaluate a native batch during which native code calls Python. Ctrl-C stops it even if
+        `abort` is None.
         """
         return self(batch, abort or _never)
 

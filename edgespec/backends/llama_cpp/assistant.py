@@ -1,8 +1,8 @@
-"""Gemma 4's assistants on llama.cpp: MTP layers in a file of their own. They have no keys and
-values, but look at those in their target's cache.
+"""Gemma 4's assistants on llama.cpp: MTP layers in a file of their own. They compute no keys and
+values, but attend to those in their target's cache.
 
-Every token of a draft has the position after the last token that the target has evaluated, and is
-read with the state of the token before it. Nothing is added to the cache.
+All tokens of a draft have the same position: the one after the last token that the target has
+evaluated. Each is read with the state of the token before it. Nothing is added to the cache.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class LlamaCppAssistant(LlamaCppMtp):
     """An assistant under the `Head` contract.
 
     Of the text, it evaluates only the tokens whose rows are wanted. All of them see the target's
-    whole cache, so only the row of the last token is what the assistant was trained for. Loading it
-    empties the target's cache: open it before there is a text, and close it before the target. Of
-    its own config, only the threads are used; everything else is the target's, because the two
-    contexts share one cache.
+    whole cache, also the tokens after their own place in the text. So only the last token is
+    evaluated as in the assistant's training. Loading it empties the target's cache: open it before
+    there is a text, and close it before the target. Its own config gives only the numbers of
+    threads. The target's config gives everything else, because the two contexts share one cache.
     """
 
     n_states = 1
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
-        self._lender = lender = cast(LlamaCppModel, target)  # its file was checked for that
+        self._lender = lender = cast(LlamaCppModel, target)  # `fitting` checked this
         config = replace(
             lender.config,
             n_ctx=lender.n_ctx,
@@ -112,7 +112,7 @@ class LlamaCppAssistant(LlamaCppMtp):
         self._evaluate(self._batch.fill_parts([part]), n, abort)
 
     def _open(self, file: HeadFile) -> Native:
-        self._lender.truncate(0)  # the engine forgets what is in a cache when it is shared
+        self._lender.truncate(0)  # sharing a cache makes the engine forget its contents
         return super()._open(file)
 
     def _take(self, native: Native) -> None:

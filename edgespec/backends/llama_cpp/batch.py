@@ -13,7 +13,7 @@ from ...types import Outputs
 from .library import lib
 
 MOST_SEQUENCES = 256  # the most that llama.cpp keeps in one cache
-_MOST_POSITIONS = 4  # of a state without a token; some models need one per axis of an image
+_MOST_POSITIONS = 4  # per state without a token; some models need one per axis of an image
 
 
 class Part(NamedTuple):
@@ -49,7 +49,7 @@ class Batch:
             self._batch.seq_id[i][0] = 0
         self._parts = type(self._batch).from_buffer_copy(self._batch)
         self._counts = np.ones(size, np.int32)  # how many sequences each token has
-        self._firsts = np.zeros(size, np.uintp)  # where in `_ids` these begin; they are consecutive
+        self._firsts = np.zeros(size, np.uintp)  # the address of the first one in `_ids`
         self._ids = np.arange(MOST_SEQUENCES, dtype=np.int32)
         self._first_id: int = self._ids.ctypes.data
         for name, table in (("n_seq_id", self._counts), ("seq_id", self._firsts)):
@@ -61,7 +61,7 @@ class Batch:
         wanted for the last `n_logits`.
         """
         n = self._batch.n_tokens = len(tokens)
-        if n <= 8:  # every step: a few plain stores are cheaper than array arithmetic
+        if n <= 8:  # as in every step: plain stores are cheaper than array arithmetic
             for i, token in enumerate(tokens):
                 self._tokens[i], self._positions[i] = token, n_past + i
                 self._flags[i] = i >= n - n_logits
@@ -99,7 +99,7 @@ class StateBatch(Batch):
         self.states = np.zeros((size, width), np.float32)
         kind = type(self._batch)
         self._both, self._alone = (kind.from_buffer_copy(self._batch) for _ in range(2))
-        for batch in (self._both, self._alone, self._parts):  # copies: they are never freed
+        for batch in (self._both, self._alone, self._parts):  # copies: never freed natively
             batch.embd = ctypes.cast(self.states.ctypes.data, type(batch.embd))
         self._alone.token = type(self._alone.token)()
         self._rows_of_positions = np.zeros(_MOST_POSITIONS * size, np.int32)
@@ -121,7 +121,7 @@ class StateBatch(Batch):
 
 
 class RowViews:
-    """Views of a context's output buffer, [at most `most`, vocab_size]; made once, used at every
+    """Views of a context's output buffer, [at most `most`, vocab_size]; made once and used at every
     step.
     """
 

@@ -34,9 +34,9 @@ _MANY_ROWS = 64  # logits rows per call of several slots
 class LlamaCppBatchedModel(BatchedModel):
     """One cache with several slots under the `BatchedModel` contract.
 
-    A common prefix is stored once, and a long slot may use cells that other slots do not need.
-    Cells of rejected nodes are freed when the cache is full. Rows may differ by rounding from those
-    of a slot that is evaluated alone.
+    A prefix that slots have in common is stored once, and a long slot may use cells that other
+    slots do not need. Cells of rejected nodes are freed when the cache is full. The rows of a slot
+    may differ by rounding from its rows when it is evaluated alone.
     """
 
     shares_prefixes = True
@@ -64,7 +64,7 @@ class LlamaCppBatchedModel(BatchedModel):
         self._context, _ = init_context(model.path, native, params)
         self._close = weakref.finalize(self, lib.llama_free, self._context)
         self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
-        self.max_batch: int = lib.llama_n_batch(self._context)  # a shorter cache takes fewer
+        self.max_batch: int = lib.llama_n_batch(self._context)  # fewer if the cache is shorter
         self._memory = lib.llama_get_memory(self._context)
         self._batch = Batch(self.max_batch)
         self._rows = RowViews(self._context, self.vocab_size, self.max_rows)
@@ -106,7 +106,7 @@ class LlamaCppBatchedModel(BatchedModel):
         return [Outputs(part) for part in np.split(rows, np.cumsum(counts)[:-1])]
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Keep these nodes of the slot's last tree as its tail; drop the others."""
+        """Keep these nodes of the slot's last tree as the end of the slot; drop the others."""
         self._slots[slot].keep(path)
         self._n_past[slot] += len(path) - self._n_nodes[slot]
         self._n_nodes[slot] = 0
@@ -131,7 +131,7 @@ class LlamaCppBatchedModel(BatchedModel):
         """
         branches = self._slots[source]
         if branches.n_parked and branches.n_whole < n_past:
-            self._pack(source)  # later, packing would rewrite shared tokens and free less
+            self._pack(source)  # after copying, packing would rewrite shared tokens and free less
         if not self._sees_all(source, n_past):
             raise CannotTruncate(
                 f"slot {source} has lost what the first {n_past} tokens begin with"
@@ -141,9 +141,7 @@ class LlamaCppBatchedModel(BatchedModel):
         self._n_past[target] = n_past
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most `n_threads` threads from the next evaluation on; 0 means as many as are
-        set.
-        """
+        """Use at most `n_threads` threads from the next evaluation on; 0 removes the limit."""
         self.thread_limit = n_threads
         model = self._model
         limited = limited_threads(n_threads, model.n_threads, model.n_threads_batch)
@@ -194,8 +192,8 @@ class LlamaCppBatchedModel(BatchedModel):
             raise
 
     def _sees_all(self, slot: int, n_past: int) -> bool:
-        """Return True if the slot still has everything that a token at `n_past` sees: the engine
-        gives cells that have left a sliding window to other slots.
+        """Return True if the slot still has all cells that a token at `n_past` sees. The engine may
+        have given cells to other slots after they left the slot's sliding window.
         """
         if not self._window or not n_past:
             return True
@@ -210,8 +208,8 @@ class LlamaCppBatchedModel(BatchedModel):
 
 
 def _sequences_each(n_slots: int) -> int:
-    """Return how many sequences a slot gets: one for each leaf and two more. If there are too few
-    for two leaves, it gets one.
+    """Return the number of sequences for each slot: one per leaf, and two more. If there are too
+    few sequences for two leaves, each slot gets only one.
     """
     each = min(MOST_SEQUENCES // n_slots, N_SEQUENCES)
     return each if each > 3 else 1

@@ -1,4 +1,4 @@
-"""Trees in llama.cpp's cache: every leaf has a sequence of its own, over the cells of one context.
+"""Trees in the cache of one llama.cpp context: every leaf of a tree has a sequence of its own.
 
 A token sees the cells of its own sequences that lie at earlier positions. So every node has the
 sequence ids of all leaves below it, and no mask is needed. The sequence of the first leaf is the
@@ -18,23 +18,23 @@ from ...sampling.trees import depths_of
 from .library import lib
 
 MAX_LEAVES = 15
-N_SEQUENCES = MAX_LEAVES + 2  # one for rejected nodes, one for packing
-_MOST_PARKED = 128  # cells: attention passes over them at every step, packing takes some ms
+N_SEQUENCES = MAX_LEAVES + 2  # one more for rejected nodes, one for packing
+_MOST_PARKED = 128  # cells: they slow attention at every step, but packing takes some ms
 
 
 class Branches:
-    """The sequences over which one text may branch; several such texts may share a context.
+    """The sequences into which one text may branch. Several such texts may share a context.
 
     ids: the ids of the sequences. The first is the text, and the last two are never leaves. With
     fewer than four ids, a text cannot branch. window: the length of the model's sliding window in
     tokens, 0 if it has none.
 
     Rejected nodes that lie before accepted ones are not freed but parked: they move to a sequence
-    that no token sees. Otherwise later tokens would fill their cells, attention would add up in a
-    different order than in plain decoding, and the logits would differ by rounding. n_parked: the
-    number of parked nodes. n_whole: how many of the text's first tokens lie before all parked
-    nodes. reach: no sequence except the text's goes beyond this position; 0 if there has been no
-    tree.
+    that no token sees. Otherwise later tokens would fill their cells. Attention would then add up
+    in a different order than in plain decoding, and the logits would differ by rounding. n_parked:
+    the number of parked nodes. n_whole: the number of the text's tokens that lie before all parked
+    nodes. reach: the position that no sequence except the text's goes beyond; 0 if there has been
+    no tree.
     """
 
     def __init__(self, context: Any, ids: range, window: int = 0) -> None:
@@ -42,18 +42,18 @@ class Branches:
         self._memory = lib.llama_get_memory(context)
         self._ids, self._window = ids, window
         self._leaves = ids[:-2] or ids[:1]
-        self._synced = dict.fromkeys(self._leaves[1:], 0)  # tokens of the text in each
+        self._synced = dict.fromkeys(self._leaves[1:], 0)  # number of the text's tokens in each
         self.text, self.max_leaves = ids[0], len(self._leaves)
         self.n_parked = self.n_whole = self.reach = 0
         self._start = 0  # where the last tree begins: the position of its root
         self._spans: list[range] = []  # for its root and nodes, the sequences of the leaves below
-        self._grown: list[tuple[int, int]] = []  # sequence and position of a grown tree's nodes
+        self._grown: list[tuple[int, int]] = []  # (sequence, position) of a grown tree's nodes
 
     def enter(
         self, parents: Sequence[int], n_past: int, n_before: int = 0
     ) -> tuple[list[range], list[int]]:
-        """Return the sequences and the positions of the `n_before` tokens before a tree's root,
-        which begin at `n_past`, of the root, and of all nodes.
+        """Return the sequences and the positions of new tokens: first `n_before` tokens of the text
+        from position `n_past` on, then a tree's root, then the tree's nodes.
 
         parents: the parents of the nodes, in depth-first order. Raises ValueError for more than
         `max_leaves` leaves.
@@ -74,7 +74,7 @@ class Branches:
     def _sync(self, sequence: int, n_past: int) -> None:
         """Make a sequence hold the text up to `n_past`."""
         if self._window and self._begins(sequence) != self._begins(self.text):
-            # the engine reuses cells that left the window, those of the text before a leaf's
+            # cells that left the window are reused, those of the text earlier than a leaf's
             lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
             self._synced[sequence] = 0
         known = self._synced[sequence]
@@ -95,8 +95,8 @@ class Branches:
         """Return the sequences and the positions of further nodes, as `enter` does.
 
         n_past: the position after the tree's root. A node continues the sequence of its parent. If
-        another node continues that sequence already, the node takes a new one, which gets the cells
-        of its path.
+        another node continues that sequence already, the new node takes a new sequence, which gets
+        the cells of the node's path.
         """
         line = [(self.text, n_past - 1), *self._grown]  # the root comes first
         ends = dict(line)
@@ -123,8 +123,8 @@ class Branches:
         return [range(s, s + 1) for s, _ in new], [position for _, position in new]
 
     def _keep_grown(self, path: Sequence[int]) -> None:
-        """Make a path of a grown tree the end of the text. Nothing is parked: these are the rows of
-        a draft model, and their rounding changes no text.
+        """Make a path of a grown tree the end of the text. Nothing is parked: grown trees are those
+        of draft models, and rounding in a draft model's rows changes no text.
         """
         start, memory, text = self._start, self._memory, self.text
         mine, end = self._grown[path[-1]][0] if path else text, start + len(path)
@@ -139,7 +139,7 @@ class Branches:
         self._grown, self.reach = [], end
 
     def keep(self, path: Sequence[int]) -> None:
-        """Make the root and the path the end of the text; all other nodes are removed from it."""
+        """Make the root and the path the end of the text; remove all other nodes from the text."""
         if self._grown:
             self._keep_grown(path)
             return
@@ -161,7 +161,7 @@ class Branches:
         self._spans, self.reach = [], end
 
     def truncate(self, n_past: int) -> None:
-        """Remove everything from `n_past` on from all sequences but the text's."""
+        """Remove all tokens at positions from `n_past` on from every sequence except the text's."""
         for sequence, known in self._synced.items():
             if self._spans or self._grown or known > n_past:
                 lib.llama_memory_seq_rm(self._memory, sequence, n_past, -1)
@@ -186,17 +186,17 @@ class Branches:
             self._synced[sequence] = end
 
     def is_full(self, n_free: int) -> bool:
-        """Return True if parked cells should be freed, because they slow attention or their space
-        is needed.
+        """Return True if parked cells should be freed now, because they slow attention or new
+        tokens need their space.
         """
         return self.n_parked > min(_MOST_PARKED, n_free)
 
     def pack(self, n_past: int) -> None:
-        """Free the parked cells: rewrite the text's tokens from `n_whole` to `n_past`, equal to the
-        last bit. Other texts stay as they are.
+        """Free the parked cells: write the text's tokens from `n_whole` to `n_past` to the cache
+        again, with the same bits. Other texts stay as they are.
 
-        Raises DecodeError if the engine does not take back its own cache. After any exception, also
-        after Ctrl-C, the text is gone.
+        Raises DecodeError if the engine refuses its own copy of the cache. After any exception,
+        also after Ctrl-C, the text is gone.
         """
         try:
             self._pack(n_past)
@@ -222,8 +222,8 @@ class Branches:
         return self._ids[-2]
 
     def _parts(self, n_past: int) -> Iterator[range]:
-        """Yield the positions to rewrite, in parts that are shorter than a window: of a sequence,
-        the engine saves only the cells that its last token sees.
+        """Yield the positions to rewrite, in parts that are shorter than the sliding window. The
+        engine saves only those cells of a sequence that the sequence's last token sees.
         """
         longest = self._window - 1 if self._window else n_past
         for start in range(self.n_whole, n_past, longest):
@@ -243,15 +243,15 @@ class Branches:
 
 
 def leaf_spans(parents: Sequence[int]) -> list[range]:
-    """Return, for the root and each node, the numbers of the leaves below it, or its own number if
-    it is a leaf.
+    """Return, for the root and each node, the numbers of the leaves below it; for a leaf, its own
+    leaf number.
 
     parents: in depth-first order, the children of a node ascending.
     """
     starts, n_leaves = [0], 0  # the root comes first
     for node, parent in enumerate(parents):
         if parent != node - 1:
-            n_leaves += 1  # the node before has no children
+            n_leaves += 1  # the previous node has no children
         starts.append(n_leaves)
     stops = [0] * len(starts)
     for node in range(len(parents), 0, -1):

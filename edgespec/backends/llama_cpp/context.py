@@ -27,10 +27,10 @@ logger = logging.getLogger("edgespec.llama_cpp")
 
 MAX_ROWS = 32  # logits rows per call; one row of 152k floats is 0.6 MB
 DEFAULT_N_CTX = 8192
-ROLLBACK = 3  # tokens; each takes the memory of a state, all cost some percent of a token's time
+ROLLBACK = 3  # tokens; each needs memory for one state, all together slow a token by some percent
 LEAST_N_CTX = 256  # llama.cpp makes no smaller context, but would accept smaller batches
 
-_KV_BYTES = {  # of 32 elements
+_KV_BYTES = {  # bytes of 32 elements
     "f32": 128, "f16": 64, "bf16": 64,
     "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
 }  # fmt: skip
@@ -39,11 +39,11 @@ _FLASH = {"auto": -1, "off": 0, "on": 1}
 
 @dataclass(slots=True)
 class Native:
-    """Weights and a context over them, which may be replaced.
+    """Weights and a context over them. The context may be replaced.
 
-    log: the lines that the library logged while it made both. other: a context over other weights
-    that this context uses, None if it uses none. owns_model: the weights are freed together with
-    the context.
+    log: the lines that the library logged while both were made. other: a second context over other
+    weights, which the context uses; None if there is no such context. owns_model: the weights are
+    freed together with the context.
     """
 
     model: Any
@@ -62,9 +62,9 @@ class Native:
 
 
 def open_native(path: Path, config: EngineConfig) -> Native:
-    """Load weights and make a context for one text over them. If n_gpu_layers is "everything that
-    fits" (negative) and the whole model does not fit, fewer layers are tried. Raises ModelError or
-    a subclass.
+    """Load weights and make a context for one text over them. A negative n_gpu_layers means all
+    layers that fit: if the whole model does not fit on the GPU, fewer layers are tried. Raises
+    ModelError or a subclass.
     """
     gpus = chosen(config)
     choices = _layer_choices(path, config.n_gpu_layers) if gpus else [0]
@@ -79,7 +79,7 @@ def open_native(path: Path, config: EngineConfig) -> Native:
 
 
 def _layer_choices(path: Path, wanted: int) -> list[int]:
-    """Return the numbers of GPU layers to try, in this order."""
+    """Return the numbers of GPU layers to try one after another."""
     if wanted >= 0:
         return [wanted]
     n_layer = int(inspect_metadata(path).get("block_count", "0")) + 1
@@ -153,9 +153,10 @@ def copy_text(source: Any, target: Any) -> None:
 
 
 def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None:
-    """Raise OutOfMemory if a cache of `n_ctx` tokens is larger than the free memory: operating
-    systems promise memory that they do not have, and fail when the cache is written to. A context
-    that is longer than the model was trained for must also leave memory for everything else.
+    """Raise OutOfMemory if a cache of `n_ctx` tokens is larger than the free memory. An operating
+    system may promise memory that it does not have, and fail only when the cache is written to. A
+    context that is longer than the model was trained for must also leave memory for everything
+    else.
     """
     available = available_memory()
     if available is None or not can_truncate(model):  # a recurrent state is small
@@ -175,15 +176,15 @@ def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None
 
 
 def can_truncate(model: Any) -> bool:
-    """Return True if the cache of a native model can drop its tail: the model has no recurrent
-    state.
+    """Return True if the cache of a native model can drop its tail. It can unless the model has a
+    recurrent state.
     """
     return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
 def can_branch(model: Any, config: EngineConfig) -> bool:
-    """Return True if contexts over a native model can evaluate trees: their cache can be truncated,
-    and attention ignores the cells of other branches, as flash attention does.
+    """Return True if contexts over a native model can evaluate trees. Trees need a cache that can
+    be truncated, and attention that ignores the cells of other branches, as flash attention does.
     """
     return can_truncate(model) and config.flash_attn != "off"
 
@@ -204,7 +205,7 @@ def context_params(model: Any, config: EngineConfig) -> Any:
 
 
 def limited_threads(limit: int, n_threads: int, n_threads_batch: int) -> tuple[int, int]:
-    """Return both numbers of threads, each of them at most `limit`; 0 means no limit."""
+    """Return both numbers of threads, each reduced to `limit` at most; 0 means no limit."""
     most = limit or max(n_threads, n_threads_batch)
     return min(n_threads, most), min(n_threads_batch, most)
 
@@ -214,10 +215,10 @@ def _n_ctx(model: Any, config: EngineConfig) -> int:
 
 
 def with_equal_rows(config: EngineConfig) -> EngineConfig:
-    """Return the settings under which llama.cpp's rows depend least on their number, if `config`
-    asks for batch_invariant; else `config` itself. Repacked weights and attention without flash
-    have kernels for four rows, and flash attention over f16 values has one for a single row after
-    512 tokens.
+    """Return `config`, changed for batch_invariant if it asks for that: each row then depends as
+    little as possible on the number of rows per evaluation. Repacked weights and attention without
+    flash are avoided because they have kernels for four rows. Flash attention over f16 values is
+    avoided because it has a kernel for a single row after 512 tokens.
     """
     if not config.batch_invariant:
         return config
@@ -226,7 +227,7 @@ def with_equal_rows(config: EngineConfig) -> EngineConfig:
 
 
 def placement(log: Sequence[str]) -> dict[str, str]:
-    """Return where the engine has put layers and buffers, read from its log."""
+    """Return the devices of layers and buffers, as the engine's log reports them."""
     buffers: dict[str, str] = {}
     for line in log:
         _, _, text = line.partition(": ")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def noting_ctrl_c(note: Callable[[], None]) -> Iterator[None]:
-    """Call `note` when Ctrl-C is pressed, instead of raising KeyboardInterrupt, which would be lost
-    within a callback of native code. The caller has to raise it afterwards.
+    """Call `note` when Ctrl-C is pressed, instead of raising KeyboardInterrupt: an exception that
+    is raised within a callback of native code is lost. The caller has to raise it afterwards.
 
     Outside the main thread, and if the program has a Ctrl-C handler of its own, this does nothing.
     """

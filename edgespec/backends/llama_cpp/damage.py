@@ -1,5 +1,5 @@
-"""Checks of a GGUF before the engine opens it: they raise errors where the engine would end the
-process.
+"""Checks of a GGUF before the engine opens it. They raise an error for files on which the engine
+would end the process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...errors import ModelError, ModelNotFound
 from ..files import split_parts
 from .metadata import Header, read_header
 
-_BOUNDS = {  # the least and most that an architecture's own keys may have
+_BOUNDS = {  # the least and the greatest value of keys with the architecture's prefix
     "block_count": (1, 512),  # llama.cpp's LLAMA_MAX_LAYERS
     "context_length": (1, 1 << 30),
     "embedding_length": (1, 1 << 20),
@@ -23,12 +23,12 @@ _BOUNDS = {  # the least and most that an architecture's own keys may have
     "attention.value_length": (1, 1 << 16),
     "expert_count": (0, 512),  # llama.cpp's LLAMA_MAX_EXPERTS
 }
-_OF_LAYERS = ("attention.head_count", "attention.head_count_kv")  # one for each layer, or for all
-_ALIGNMENT = 32  # bytes; weights are used where they lie in the file
+_OF_LAYERS = ("attention.head_count", "attention.head_count_kv")  # one value per layer, or for all
+_ALIGNMENT = 32  # bytes; the engine uses weights in place, where they lie in the file
 _WHOLE_HEADS = ("qwen2.", "qwen3.")
-_FILLED = ("qwen2.",)  # architectures whose heads together have the width of a state
+_FILLED = ("qwen2.",)  # architectures whose attention heads together fill the width of a state
 _NAMED = 8  # how many missing parts a message names
-_BYTE = 6  # a token's type
+_BYTE = 6  # the type of byte tokens
 _AFTER_TOKENS = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 
 
@@ -37,7 +37,7 @@ def check(path: Path) -> Header:
     header.
 
     Raises ModelNotFound for a missing part of a split model, NotAGGUF, TruncatedModel and
-    ModelError, which say what was found and what was expected.
+    ModelError. Each message says what was found and what was expected.
     """
     files = [path.with_name(name) for name in split_parts(path.name)] or [path]
     _check_parts(path, files)
@@ -97,7 +97,7 @@ def _check_numbers(header: Header) -> None:
 
 
 def _check_experts(header: Header, prefix: str) -> None:
-    """Refuse impossible numbers of experts in use or of groups, and more MTP layers than layers."""
+    """Refuse impossible counts of used experts and expert groups or of MTP layers."""
 
     def number(name: str, default: int = 0) -> int:
         given = header.metadata.get(prefix + name, default)
@@ -119,8 +119,9 @@ def _check_experts(header: Header, prefix: str) -> None:
 
 
 def _check_rotary(header: Header, prefix: str) -> None:
-    """Refuse rotations of no numbers, of an odd number, or of more numbers than a head has. For
-    architectures that rotate whole heads, also refuse a width other than the heads'.
+    """Refuse rotary embeddings over 0 numbers of a head, over an odd count, or over more than the
+    head has. For architectures that rotate whole heads, also refuse any count other than the head's
+    width.
     """
     heads: Any = header.metadata.get(prefix + "attention.head_count")
     width: Any = header.metadata.get(prefix + "embedding_length")
@@ -148,7 +149,7 @@ def _check_rotary(header: Header, prefix: str) -> None:
 
 
 def _check_vocabulary(header: Header) -> None:
-    """Refuse vocabularies that have no tokens, one text twice, or too few values or byte tokens."""
+    """Refuse vocabularies with no tokens, equal tokens, or missing scores, types or byte tokens."""
     tokens, kind = header.tokens, header.text("tokenizer.ggml.model")
     if not kind:  # the engine itself raises an error for this
         return

@@ -15,7 +15,7 @@ from typing import Any
 LogCallback = ctypes.CFUNCTYPE(None, c_int, c_char_p, pointer)
 AbortCallback = ctypes.CFUNCTYPE(c_bool, pointer)
 ProgressCallback = ctypes.CFUNCTYPE(c_bool, c_float, pointer)  # False stops loading
-EvalCallback = ctypes.CFUNCTYPE(c_bool, pointer, c_bool, pointer)  # tensor, is it wanted?, own data
+EvalCallback = ctypes.CFUNCTYPE(c_bool, pointer, c_bool, pointer)  # tensor, is asked, user data
 
 GGML_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30,
@@ -147,7 +147,7 @@ class QuantizeParams(ctypes.Structure):
     ]
 
 
-# The values that the functions for defaults must return, read through these structures.
+# Values that llama.h's functions for default settings return, if the structures above fit them.
 MODEL_DEFAULTS = {
     "n_gpu_layers": -1, "split_mode": 1, "main_gpu": 0, "vocab_only": False,
     "check_tensors": False, "use_extra_bufts": True, "load_mtp": False,
@@ -163,7 +163,7 @@ QUANTIZE_DEFAULTS = {
     "dry_run": False, "imatrix": None, "prune_layers": None,
 }  # fmt: skip
 
-_Signature = tuple[Any, list[Any]]  # the type that a function returns, those that it takes
+_Signature = tuple[Any, list[Any]]  # the type of a function's result, those of its arguments
 
 REQUIRED: dict[str, _Signature] = {
     "llama_backend_init": (None, []),
@@ -224,7 +224,7 @@ REQUIRED: dict[str, _Signature] = {
     "llama_decode": (c_int32, [pointer, NativeBatch]),
     "llama_encode": (c_int32, [pointer, NativeBatch]),
     "llama_synchronize": (None, [pointer]),
-    "llama_get_logits": (pointer, [pointer]),  # the address itself
+    "llama_get_logits": (pointer, [pointer]),  # as a plain address
     "llama_set_embeddings": (None, [pointer, c_bool]),
     "llama_set_causal_attn": (None, [pointer, c_bool]),
     "llama_get_embeddings": (pointer, [pointer]),
@@ -249,7 +249,7 @@ OPTIONAL: dict[str, _Signature] = {
 
 ROLLING_BACK: dict[str, _Signature] = {"llama_n_rs_seq": (c_uint32, [pointer])}
 
-WATCHING: dict[str, _Signature] = {  # what an EvalCallback calls
+WATCHING: dict[str, _Signature] = {  # the functions that an EvalCallback calls
     "ggml_get_name": (c_char_p, [pointer]),
     "ggml_nbytes": (c_size_t, [pointer]),
     "ggml_backend_tensor_get": (None, [pointer, pointer, c_size_t, c_size_t]),
@@ -298,8 +298,8 @@ def missing(library: ctypes.CDLL, functions: Iterable[str]) -> list[str]:
 
 
 def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> None:
-    """Declare every function that the library has; from then on they are called as plain functions
-    of ctypes.
+    """Declare every function that the library has, so that all can be called as plain ctypes
+    functions.
 
     context_params: the library's layout of llama_context_params, one of `LAYOUTS`.
     """

@@ -1,4 +1,4 @@
-"""The GPUs that llama.cpp can use here, and the choice of those that a model's layers go on."""
+"""The GPUs that llama.cpp can use here, and the choice of GPUs for a model's layers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DRIVER = (
     "with libegl1, libgl1, libx11-6 and libxext6, without which it finds no device"
 )
 _loading = threading.Lock()
-_NO_GPU = ("base", "cpu", "blas")  # the names of libraries for other processors begin so
+_NO_GPU = ("base", "cpu", "blas")  # how names of libraries for other processors begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,9 @@ def chosen(config: EngineConfig) -> list[Gpu]:
     """Return the GPUs on which a model with these settings has its layers.
 
     They are the GPUs that `device` names, or else all that have memory of their own, or else the
-    integrated ones. An integrated GPU is often slower than its CPU, so one of Vulkan is used only
-    if `device` or a number of layers asks for it. Raises ConfigError for an unknown name.
+    integrated ones. An integrated GPU is often slower than the CPU next to it. So an integrated GPU
+    under Vulkan is used only if `device` or a number of layers asks for it. Raises ConfigError for
+    an unknown name.
     """
     if config.n_gpu_layers == 0 or config.device == "none":
         return []
@@ -89,8 +90,8 @@ def chosen(config: EngineConfig) -> list[Gpu]:
 
 
 def integrated(config: EngineConfig) -> str:
-    """Return the name of an integrated GPU that a model with these settings does not use, only
-    because it may be slower than the CPU; "" if there is none.
+    """Return the name of an integrated GPU that is left unused with these settings because it may
+    be slower than the CPU; "" if there is none.
     """
     if config.device or config.n_gpu_layers >= 0 or chosen(config):
         return ""
@@ -98,15 +99,15 @@ def integrated(config: EngineConfig) -> str:
 
 
 def gpus(config: EngineConfig) -> list[str]:
-    """Return the GPUs that compute a part of a model with these settings, each as a text with its
-    name and everything that its speed depends on. Raises ConfigError as `chosen` does.
+    """Return the GPUs that compute a part of a model with these settings. Each is a text with the
+    GPU's name and everything that its speed depends on. Raises ConfigError as `chosen` does.
     """
     return [f"{gpu.name} {gpu.description}, {gpu_driver()}" for gpu in chosen(config)]
 
 
 def unused_gpu(tune: str) -> tuple[str, str] | None:
-    """Return the reason why no layers go on a GPU although this machine has one or seems to have
-    one, and what to do about it; None if there is nothing to say.
+    """Return (reason, advice) if this machine seems to have a GPU and no layers go on it by
+    default. Return None otherwise.
 
     tune: the command that tunes the user's model.
     """
@@ -117,7 +118,7 @@ def unused_gpu(tune: str) -> tuple[str, str] | None:
         names = ", ".join(f"{gpu.description} ({gpu.name})" for gpu in here)
         text = f"{names} shares the CPU's memory and is often slower than the CPU: it is not used"
         return text, f"{tune} uses it where it is faster; -dev {here[0].name} always does"
-    if not seen:  # single-board computers also have GPUs, slower than their CPU
+    if not seen:  # the GPUs of single-board computers are slower than the CPU
         return None
     if not folder_of_processors():
         text = f"this machine has a GPU ({seen}), and {engine()} computes on the CPU alone"
@@ -140,8 +141,8 @@ def native_list(chosen: Sequence[Gpu]) -> Any:
 
 
 def _of_file(path: Path) -> str:
-    """Return the kind of GPU that a library computes on ("vulkan" for libggml-vulkan.so), else
-    "".
+    """Return the kind of GPU that a library computes on ("vulkan" for libggml-vulkan.so), or "" for
+    any other library.
     """
     _, ggml, name = path.name.partition(".")[0].partition("ggml-")
     return name if ggml and not name.startswith(_NO_GPU) else ""

@@ -1,8 +1,8 @@
 """DFlash on llama.cpp (arXiv 2602.06036): one evaluation guesses a block of tokens.
 
 The target's hidden states of several layers become keys and values in the head's cache, at their
-positions in the text. A block is the last token with masks after it. All tokens of a block see the
-cache and each other, and in place of the masks the head guesses the next tokens.
+positions in the text. A block is the last token followed by mask tokens. All tokens of a block see
+the cache and each other. At each mask token, the head guesses the token that comes there.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from .library import lib
 class LlamaCppDFlash(LlamaCppHead):
     """A GGUF of a DFlash head under the `Head` contract.
 
-    For each token that was read, the cache has the states before it: the states at position p of
-    the text lie at p - start + 1 in the cache. A node gets the block's row for its depth, whichever
-    tokens are before it.
+    For each token that was read, the cache holds the target's states of the token before it: the
+    states at position p of the text lie at p - start + 1 in the cache. A node gets the block's row
+    for the node's depth; the tokens on its path do not matter.
     """
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self._size, self._mask = file.facts.max_depth + 1, file.mask
         self._joined = len(file.facts.layers) * target.hidden_size
-        self._last = -1  # the token that was read last
+        self._last = -1  # the last token that was read
         self._block: npt.NDArray[np.float32] | None = None  # the rows of all depths after it
-        self._depths: list[int] = []  # of the nodes
+        self._depths: list[int] = []  # the depth of each node
         super().__init__(path, config, target, file)
 
     def decode(
@@ -104,7 +104,7 @@ class LlamaCppDFlash(LlamaCppHead):
         params = super()._params(model)
         # attention without a causal mask must fit into one evaluation, or the process ends
         params.n_batch = params.n_ubatch
-        params.n_ctx += self._size  # the block comes after what was read
+        params.n_ctx += self._size  # room for the block after the text
         return params
 
     def _n_sequences(self) -> int:
@@ -124,9 +124,9 @@ class LlamaCppDFlash(LlamaCppHead):
         self._block, self._last = None, -1
 
     def _inject(self, n_tokens: int, abort: Abort | None) -> None:
-        """Read the next `n_tokens` tokens: write the target's states before them to the cache.
-        States that are missing before the first that exists take no cell; later ones that are
-        missing are zeros.
+        """Read the next `n_tokens` tokens: write the target's states of the tokens before them to
+        the cache. At the beginning of the cache, missing states take no cell. Later missing states
+        are zeros.
         """
         first, begin, end = self._known(n_tokens)
         if lib.llama_memory_seq_pos_min(self._memory, 0) < 0:
@@ -145,7 +145,7 @@ class LlamaCppDFlash(LlamaCppHead):
 
     def _guessed(self, abort: Abort | None) -> npt.NDArray[np.float32]:
         """Return the rows of all depths after the last token, [max_depth, vocab_size], a view valid
-        until more is read.
+        until the next token is read.
         """
         if self._block is None:
             text, size = self.n_past, self._size

@@ -1,8 +1,8 @@
 """EAGLE-3 on llama.cpp (arXiv 2503.01840).
 
-A head fuses the target's hidden states of three layers into one state of its own width, which it
-reads together with the next token. For tokens that the target has not evaluated yet, the head's own
-state of the token before replaces the fused state.
+A head fuses the target's hidden states of three layers into one state of the head's width. It reads
+this state together with the next token. With tokens that the target has not evaluated yet, it reads
+its own state of the previous token instead.
 """
 
 from __future__ import annotations

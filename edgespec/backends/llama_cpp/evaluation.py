@@ -1,4 +1,4 @@
-"""A context of llama.cpp with one text in its cache, which evaluations append to."""
+"""One text in the cache of a llama.cpp context, and the evaluations that append to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TextInContext(FileModel):
             MAX_ROWS, 0, truncate=self._can_truncate(), grows=True, threads=True
         )
         self.n_past = 0
-        self._n_nodes = 0  # nodes of a tree that waits for `keep`
+        self._n_nodes = 0  # number of nodes in a tree that waits for `keep`
         self._use(context)
 
     def truncate(self, n_past: int) -> None:
@@ -74,8 +74,9 @@ class TextInContext(FileModel):
         self._n_last = 0  # the engine can go back only once after each evaluation
 
     def _check_rollback(self, n_past: int) -> None:
-        """Raise CannotTruncate if a recurrent state would have to go back beyond the first token of
-        the last evaluation: the engine then says that it has gone back, but it has not.
+        """Raise CannotTruncate if more than `rollback` tokens would be dropped, or the first token
+        of the last evaluation. A recurrent state cannot go back that far, but the engine would
+        report success.
         """
         n_dropped, able = self.n_past - n_past, self.capabilities
         if n_past and able.rollback and n_dropped > min(able.rollback, self._n_last - 1):
@@ -85,25 +86,21 @@ class TextInContext(FileModel):
             )
 
     def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        """Set how many threads evaluate one token, and how many evaluate several, from the next
-        evaluation on.
+        """Set the number of threads for evaluating one token, and the number for several tokens,
+        from the next evaluation on.
         """
         self.n_threads, self.n_threads_batch = n_threads, n_threads_batch
         self.limit_threads(0)
 
     def limit_threads(self, n_threads: int) -> None:
-        """Use at most `n_threads` threads from the next evaluation on; 0 means as many as are
-        set.
-        """
+        """Use at most `n_threads` threads from the next evaluation on; 0 removes the limit."""
         self.thread_limit = n_threads
         limited = limited_threads(n_threads, self.n_threads, self.n_threads_batch)
         lib.llama_set_n_threads(self._context, *limited)
 
     @property
     def flash_attn(self) -> bool:
-        """True if flash attention is on, because it was asked for or because the engine chose
-        it.
-        """
+        """True if flash attention is on, because the settings ask for it or the engine chose it."""
         return self.config.flash_attn == "on" or any(
             "Flash Attention enabled" in line for line in self.native.log
         )
@@ -132,7 +129,7 @@ class TextInContext(FileModel):
             context, range(self._n_sequences()), lib.llama_model_n_swa(self.native.model)
         )
         can_roll_back = not self._can_truncate() and not missing(lib, ROLLING_BACK)
-        self._n_last = 0  # tokens of the last evaluation, if it was not cut
+        self._n_last = 0  # tokens of the last evaluation, 0 if some were cut
         self.capabilities = replace(
             self.capabilities,
             rollback=lib.llama_n_rs_seq(context) if can_roll_back else 0,
@@ -152,7 +149,7 @@ class TextInContext(FileModel):
         return N_SEQUENCES if can_branch(self.native.model, self.config) else 1
 
     def _drop_tree(self, start: int) -> None:
-        """Remove everything that a failed tree has left after `start`: the engine itself cleans
+        """Remove everything that a failed tree has left after `start`. The engine itself cleans
         only one sequence.
         """
         self._branches.truncate(start)
@@ -168,7 +165,7 @@ class TextInContext(FileModel):
         try:
             with self.lock:
                 code = self._run(batch, n_tokens, abort)
-        except BaseException:  # Ctrl-C is raised after the evaluation, whose result is then lost
+        except BaseException:  # Ctrl-C is raised after the evaluation: its result is lost
             self.n_past = self._drop_partial()
             raise
         self._n_last = n_tokens
@@ -200,7 +197,7 @@ class TextInContext(FileModel):
 
     def _drop_partial(self) -> int:
         """Remove the tokens that a failed call has appended; return how many tokens are left."""
-        rolls_back = self.capabilities.rollback > 0  # but maybe not to the state before this call
+        rolls_back = self.capabilities.rollback > 0  # but maybe not to this call's begin
         if not rolls_back and lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
             return self.n_past
         self._clear()  # a recurrent state that is half-way cannot be used

@@ -1,5 +1,5 @@
-"""The common part of all trained heads on llama.cpp: each head has a context of its own next to the
-target's, and a cache with a cell for every token of the text that it has read.
+"""The common part of all trained heads on llama.cpp. Each head has a context of its own next to the
+target's. Its cache has one cell for every token of the text that the head has read.
 """
 
 from __future__ import annotations
@@ -63,12 +63,14 @@ class LlamaCppHead(TextInContext, FileHead):
         self.truncate(self.n_past - self._n_nodes)
 
     def checkpoint(self) -> int:
-        """Return n_past without nodes, which is enough because the cache can be truncated."""
+        """Return the number of tokens without nodes, which is a complete checkpoint because the
+        cache can be truncated.
+        """
         return self.n_past - self._n_nodes
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return everything that the speed depends on, and the kind, because a head may be in its
-        target's file.
+        """Return everything that the speed depends on, and the head's kind: a head may be in the
+        same file as its target.
         """
         return super().fingerprint() | {"head": self.kind}
 
@@ -93,8 +95,9 @@ class LlamaCppHead(TextInContext, FileHead):
         return 1 if self.config.flash_attn == "off" else N_SEQUENCES
 
     def _known(self, n_tokens: int) -> tuple[int, int, int]:
-        """Return the position of the state that the first of the next `n_tokens` tokens is read
-        with, and the begin and end of those positions for which the target's states exist.
+        """Return (first, begin, end) for reading the next `n_tokens` tokens. first: the position of
+        the state that the first of them is read with. begin, end: the range of needed positions
+        whose states the target has given.
         """
         first = self.start + self.n_past - 1  # a token is read with the states before it
         begin = min(max(first, self.features.start), first + n_tokens)
@@ -103,7 +106,8 @@ class LlamaCppHead(TextInContext, FileHead):
 
 class FedBackHead(LlamaCppHead):
     """A head that reads its own states in place of the target's for tokens that the target has not
-    evaluated yet. `_width` is the width of the states that it reads, and of those of `_outputs`.
+    evaluated yet. `_width`: the width of the states that it reads, and of those that `_outputs`
+    returns.
     """
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
@@ -118,8 +122,8 @@ class FedBackHead(LlamaCppHead):
         if self._n_nodes:
             self.keep(())
         ends, n_tokens = chunk_ends(self, len(tokens), n_logits), len(tokens)
-        n_outputs = max(1, n_logits)  # nodes grow after the state of the last token
-        # wanted rows get a call of their own: the engine's graph always returns the first rows
+        n_outputs = max(1, n_logits)  # growing nodes needs the state of the last token
+        # wanted rows get a call of their own: the engine always returns the first rows of a call
         ends += [n_tokens - n_outputs, n_tokens]
         self._own, done = self._own[:0], 0
         for end in ends:
@@ -156,13 +160,13 @@ class FedBackHead(LlamaCppHead):
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
         if n_past < self.n_past:
-            text = self.n_past - self._n_nodes  # the state of its last token is kept with it
+            text = self.n_past - self._n_nodes  # its last token keeps its state
             self._own = self._own[: int(n_past >= text)]
         super().truncate(n_past)
 
     def _write_states(self, n_tokens: int, abort: Abort | None) -> None:
-        """Write to `_states` the states that the next tokens are read with, zeros where one is
-        missing.
+        """Fill `_states` with the states that the next tokens are read with; missing states are
+        zeros.
         """
         raise NotImplementedError
 
@@ -188,8 +192,8 @@ class FedBackHead(LlamaCppHead):
 
 
 def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile) -> Native:
-    """Load a head's weights and make a context over them, and also a context of the target if the
-    head borrows weights from it.
+    """Load a head's weights and make a context over them. If the head borrows weights from the
+    target, also make a context over the target's weights.
 
     params_of: a function that returns the native settings of the head's context.
     """
@@ -216,8 +220,9 @@ def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile
 
 
 def _lent(target: LlamaCppModel) -> Any:
-    """Return a context of the target's weights, the smallest possible. The engine finds the weights
-    that a head borrows through a context, and the target's own context may be replaced.
+    """Make the smallest possible context over the target's weights and return it. Through it, the
+    engine finds the weights that a head borrows. The target's own context may be replaced, so it
+    cannot be used for this.
     """
     params = lib.llama_context_default_params()
     params.n_ctx = LEAST_N_CTX

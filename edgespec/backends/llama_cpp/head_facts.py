@@ -46,7 +46,7 @@ def head_facts(path: Path) -> HeadFacts:
     if mtp and not mtp.alone:
         size = _n_bytes_of(header, (f"blk.{mtp.n_layer + i}." for i in range(mtp.n)))
     d2t, assists = header.layouts.get("d2t"), architecture == ASSISTANT
-    all_read = mtp or assists  # also the embeddings, because they are the output weights, too
+    all_read = mtp or assists  # embeddings, too: they are also the output weights
     read_size = size - (0 if all_read else _n_bytes(header.layouts.get(_EMBEDDING)))
     width = _number(header, f"{architecture}.{_WIDTHS.get(architecture, 'embedding_length')}")
     depth = mtp.max_depth if mtp else max(0, _number(header, "dflash.block_size") - 1)

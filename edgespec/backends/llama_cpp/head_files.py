@@ -1,5 +1,5 @@
-"""Checks of GGUF files with trained heads, before the engine opens them: is a head complete, and
-does it fit its target? Most heads that are refused here would end the process in the engine.
+"""Checks of GGUF files with trained heads before the engine opens them: a head must be complete and
+fit its target. With most heads that are refused here, the engine would end the process.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class HeadFile:
 
     facts: the head's description. width: the width of the head's own states. lender: the target if
     the head uses its embedding or output weights, else None. n_mtp: the number of MTP layers.
-    assists: they look at the target's cache. mask: the token in place of those that are guessed at
-    once.
+    assists: these layers attend to the target's cache. mask: DFlash's mask token, which stands in a
+    block for each token to guess.
     """
 
     facts: HeadFacts
@@ -141,7 +141,7 @@ class _Check:
             self._damaged("d2t has tokens twice", "token ids, not how far each is from its number")
 
     def _drafted(self) -> Any:
-        """Return the target's ids of the tokens that the head can draft; empty if it can draft
+        """Return the tokens that the head can draft, as ids of the target; empty if it can draft
         all.
         """
         layout = self._header.layouts.get("d2t")
@@ -155,7 +155,7 @@ class _Check:
         return np.fromfile(self._header.path, "<i8", layout.shape[0], offset=offset)
 
     def _lender(self) -> LlamaCppModel | None:
-        """Return the target if the head uses weights of it, else None."""
+        """Return the target if the head uses the target's weights, else None."""
         lacking = [name for name in ("token_embd", "output") if not self._shape(f"{name}.weight")]
         if not lacking:
             return None
@@ -210,7 +210,7 @@ class _DFlashCheck(_Check):
                     "draft with something else",
                 )
         if self._shape("token_embd.weight") and not self._shape("output.weight"):
-            # as output weights, some versions use the target's, others the embeddings
+            # some versions then use the target's output weights, others the embeddings
             self._damaged("it has embeddings and no output weights", "both, or those of the target")
         self._check_windows()
         head = super().file()
@@ -222,8 +222,8 @@ class _DFlashCheck(_Check):
         return replace(head, mask=self._mask())
 
     def _check_windows(self) -> None:
-        """Refuse positions that are not those of text, and windows that are not given for every
-        layer.
+        """Refuse rotary embeddings for positions other than those of text, and a sliding window
+        without a list that says for every layer whether it has this window.
         """
         sections = self._metadata("rope.dimension_sections", [0, 0, 0, 0])
         if not isinstance(sections, list) or len(sections) != 4 or any(sections[1:]):
@@ -246,7 +246,7 @@ class _MtpCheck(_Check):
     def file(self) -> HeadFile:
         """Check that the MTP layers are complete; return their file."""
         mtp = mtp_layers(self._header.path)
-        assert mtp  # otherwise this check is not made
+        assert mtp  # this check is made only for files with MTP layers
         if mtp.lacks:
             self._damaged(f"it lacks {', '.join(mtp.lacks[:3])}", "MTP layers with all weights")
         self._check_vocabulary()
@@ -254,10 +254,10 @@ class _MtpCheck(_Check):
 
 
 class _Keys(NamedTuple):
-    """The keys and values that a layer looks at.
+    """The sizes of the keys and values that a layer attends to.
 
-    slides: the layer has a sliding window. n_kv: the number of heads. size, values: how many
-    numbers the key, and the value, of a head have.
+    slides: the layer has a sliding window. n_kv: the number of heads. size, values: the widths of a
+    head's key and of its value.
     """
 
     slides: bool
@@ -288,8 +288,8 @@ class _AssistantCheck(_Check):
         return HeadFile(self._facts, self._number("embedding_length_out"), n_mtp=n, assists=True)
 
     def _cache(self) -> Header:
-        """Return the header of the target. Raises ConfigError if the assistant cannot look at its
-        cache.
+        """Return the header of the target. Raises ConfigError if the assistant cannot attend to the
+        target's cache.
         """
         if not isinstance(self._target, LlamaCppModel):
             self._refuse(
@@ -303,7 +303,7 @@ class _AssistantCheck(_Check):
         return header
 
     def _keys(self, header: Header, kind: str) -> list[_Keys]:
-        """Return the keys and values that each layer of a file looks at."""
+        """Return the sizes of the keys and values that each layer of a file attends to."""
         slides = header.metadata.get(f"{kind}.attention.sliding_window_pattern")
         n_layer = header.metadata.get(f"{kind}.block_count")
         if not isinstance(slides, list) or len(slides) != n_layer:
@@ -327,8 +327,8 @@ class _AssistantCheck(_Check):
         ]
 
     def _check_shape(self) -> None:
-        """Refuse keys and values whose sizes are not stated or differ: the usual defaults are not
-        those of the target.
+        """Refuse a file that does not state the sizes of keys and values, or whose sizes differ.
+        The engine's defaults for missing sizes are not the target's sizes.
         """
         self._number("attention.sliding_window")
         for end in ("", "_swa"):

@@ -22,9 +22,9 @@ _CLASSES: dict[str, type[LlamaCppHead]] = {
 
 
 def open_head(path: Path, config: EngineConfig, target: FileModel) -> LlamaCppHead:
-    """Load a head for a target, from a file of its own, or from the target's file if `path` is the
-    target's. Raises ModelError or a subclass, and ConfigError if head and target do not fit or the
-    library cannot evaluate heads.
+    """Load a head for a target. The head is in a file of its own, or in the target's file if `path`
+    is that of the target. Raises ModelError or a subclass, and ConfigError if head and target do
+    not fit or the library cannot evaluate heads.
     """
     _check_library(Path(path), "heads", HEADS)
     file = fitting(Path(path), target)

@@ -1,10 +1,10 @@
 """Reading hidden states from llama.cpp while it evaluates tokens.
 
-For some architectures, the engine returns the inputs of layers. For those with MTP layers, it
-returns the states that these layers read. For all, it returns the final states, but only together
-with logits for every token. For anything else, the engine shows every tensor of an evaluation to a
-callback, which copies the wanted ones. This takes about a thousand calls per evaluation, so it is
-done only in a context that is made for it.
+For some architectures, the engine returns the inputs of layers. For architectures with MTP layers,
+it returns the states that these layers read. For all architectures, it returns the final states,
+but only together with logits for every token. For all other states, the engine shows every tensor
+of an evaluation to a callback, which copies the wanted tensors. The callback is called about a
+thousand times per evaluation, so it exists only in contexts that are made with it.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from .nextn import reads
 
 logger = logging.getLogger("edgespec.llama_cpp")
 
-# Architectures for which the engine was seen to return the inputs of layers. It can do so for more,
-# but ends the process if it cannot; for all others, a callback returns the same numbers.
+# Architectures for which the engine returned the inputs of layers in tests. It can do so for more,
+# but ends the process if it cannot. So for all others, a callback copies the same numbers.
 GIVE_INPUTS = ("llama", "qwen3", "qwen3moe", "qwen35")
-FIRST = "the first tensor"  # its name is not always the same
-# Architectures whose recurrent state was seen to go back.
+FIRST = "the first tensor"  # stands for a tensor whose name varies
+# Architectures whose recurrent state could go back in tests.
 ROLL_BACK = ("qwen35", "qwen35moe")
-EMBEDDINGS = {  # the input of layer 0; other architectures scale or change their embeddings
+EMBEDDINGS = {  # tensors with the input of layer 0; other architectures change their embeddings
     "llama": FIRST, "qwen2": FIRST, "qwen3": FIRST, "qwen3moe": FIRST, "gemma3": "inp_scaled",
 }  # fmt: skip
-_N_WATCHED = 2  # tokens of the evaluation that shows which tensors there are
+_N_WATCHED = 2  # tokens of the evaluation that lists all tensors
 
 _Call = TypeVar("_Call", bound=Callable[..., Outputs])
 
 
 def gives_states(call: _Call) -> _Call:
-    """Make a method that evaluates tokens also return their hidden states, if layers are tapped."""
+    """Wrap a method that evaluates tokens: it also returns hidden states if layers are tapped."""
 
     @functools.wraps(call)
     def evaluated(self: Tappable, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Outputs:
         taps = self._taps
-        if taps is None or taps.collecting:  # collecting: this call is made by another such method
+        if taps is None or taps.collecting:  # collecting: another such method makes this call
             return call(self, tokens, *args, **kwargs)
         with taps.call(len(tokens)) as states:
             return call(self, tokens, *args, **kwargs)._replace(hidden=states)
@@ -66,7 +66,8 @@ class Taps:
     """The hidden states of some layers, collected over the evaluations of one call.
 
     layers: as in `Model.tap`. of_outputs: the states are complete only for tokens whose logits are
-    computed. watch: the callback that the context has to be made with, if it needs one.
+    computed. watch: the callback that the context has to be made with; None if no callback is
+    needed.
     """
 
     watch: Any = None
@@ -157,7 +158,7 @@ class WatchedStates(Taps):
         super().__init__(layers, hidden_size, of_outputs)
         self._places = {name.encode(): names.index(name) for name in names}
         self._first_place = names.index(FIRST) if FIRST in names else -1
-        self._of = [names.index(name) for name in names]  # layers given twice share a place
+        self._of = [names.index(name) for name in names]  # a layer given twice has one place
         self._place, self._n_asked = -1, 0
         self._copies: dict[int, States] = {}
         self.watch = EvalCallback(self._watched)
@@ -171,8 +172,9 @@ class WatchedStates(Taps):
         self._copies = {}
 
     def _watched(self, tensor: Any, asked: bool, _: Any) -> bool:
-        """Answer the engine's question: is this tensor wanted? Called again after a wanted tensor
-        was computed, copy it and return True, so that the evaluation goes on.
+        """Return True if a tensor is wanted, when the engine asks. The engine calls again after it
+        has computed a wanted tensor: then copy the tensor, and return True to let the evaluation go
+        on.
         """
         if not asked:
             self._copy(tensor, self._place)
@@ -203,7 +205,7 @@ class WatchedStates(Taps):
 
 
 class WholeBatch(Batch):
-    """A batch in which every token has logits, whichever are wanted.
+    """A batch in which the engine computes logits for every token, wanted or not.
 
     n_more: how many unwanted rows come before the wanted ones.
     """
@@ -216,9 +218,7 @@ class WholeBatch(Batch):
         return super().fill(tokens, n_past, len(tokens))
 
     def fill_parts(self, parts: Sequence[Part]) -> Any:
-        """Return the native batch, as `Batch.fill_parts` does; all its tokens have logits
-        anyway.
-        """
+        """Return the native batch, as `Batch.fill_parts` does. All its tokens give logits."""
         self.n_more = 0
         return super().fill_parts(parts)
 
@@ -247,13 +247,14 @@ class Tappable(TextInContext):
         super()._take(native)
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Make every later evaluation return the hidden states of these layers, as `Model.tap`.
+        """Make every later evaluation return the hidden states of these layers, as `Model.tap`
+        says.
 
         For FINAL and n_layer, the engine has to compute the logits of every token, in pieces of
-        `max_rows` tokens, unless MTP layers read the same states. While layers are tapped, a
-        recurrent state can go back, if the engine is able to do that. If a new context has to be
-        made, it gets the contents of the cache, and meanwhile there has to be memory for both.
-        Raises ConfigError and OutOfMemory.
+        `max_rows` tokens. This is not needed for states that MTP layers read. While layers are
+        tapped, a recurrent state can go back if the engine supports it. If a new context has to be
+        made, the cache is copied to it; meanwhile, memory is needed for both contexts. Raises
+        ConfigError and OutOfMemory.
         """
         wanted = tuple(layers)
         taps, was = self._taps_for(wanted) if wanted else None, self._taps
@@ -296,7 +297,7 @@ class Tappable(TextInContext):
 
     def _names(self, layers: tuple[int, ...]) -> list[str]:
         """Return the names of the tensors with the states of these layers. Raises ConfigError if
-        one does not exist.
+        one of the tensors does not exist.
         """
         fit = _N_WATCHED * self.hidden_size * 4
         there = {name for name, size in self._watch() if size == fit} | {FIRST}
@@ -312,8 +313,8 @@ class Tappable(TextInContext):
         return cast(list[str], names)
 
     def _watch(self) -> list[tuple[str, int]]:
-        """Return the names and sizes in bytes of all tensors of a short evaluation, in a context of
-        its own. Raises DecodeError, OutOfMemory.
+        """Run a short evaluation in a separate context; return the name and the size in bytes of
+        each tensor in it. Raises DecodeError, OutOfMemory.
         """
         seen: list[tuple[str, int]] = []
 
@@ -337,9 +338,9 @@ class Tappable(TextInContext):
         return seen
 
     def _renew_for(self, taps: Taps | None, was: Taps | None) -> bool:
-        """Take a new context if these taps, or the ones before, need a different one, and return
-        True if it was taken. Raises the errors of `_renew`; but if there is only no memory for
-        going back, the old context stays.
+        """Replace the context if the new taps or the previous ones have a callback, or if
+        `rollback` has to change; return True if it was replaced. Raises the errors of `_renew`. But
+        if only `rollback` was to change and memory is short, the old context stays.
         """
         watched = bool((taps and taps.watch) or (was and was.watch))
         rollback = ROLLBACK if taps and self._can_roll_back else 0
@@ -359,7 +360,9 @@ class Tappable(TextInContext):
         return self._architecture in ROLL_BACK and not missing(lib, ROLLING_BACK)
 
     def _renew(self, watch: Any, rollback: int) -> None:
-        """Take a new context with the same text in its cache. Raises OutOfMemory, DecodeError."""
+        """Replace the context by a new one with the same text in its cache. Raises OutOfMemory,
+        DecodeError.
+        """
         old, n_past = self._context, self.n_past
         context, _ = new_context(self.path, self.native.model, self.config, watch, rollback)
         try:
@@ -388,9 +391,8 @@ class Tappable(TextInContext):
         self.capabilities = replace(self.capabilities, max_batch=max_batch)
 
     def _run(self, batch: Any, n_tokens: int, abort: Abort | None) -> int:
-        """Evaluate a native batch, take the states and return llama_decode's code. An exception
-        that Ctrl-C raised within a callback would be lost, so Ctrl-C is noted, as `AbortableDecode`
-        does.
+        """Evaluate a native batch, collect the states and return llama_decode's code. An exception
+        that Ctrl-C raised within a callback would be lost, so `AbortableDecode` only notes Ctrl-C.
         """
         taps = self._taps
         if taps is None:

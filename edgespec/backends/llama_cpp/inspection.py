@@ -39,7 +39,7 @@ def entries(path: Path) -> Header:
 
 
 def _shown(value: Any) -> str | None:
-    """Return a value as text, as llama.cpp writes it; None for long lists."""
+    """Return a value as text in llama.cpp's form; None for long lists."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, bool):
@@ -53,8 +53,8 @@ def _shown(value: Any) -> str | None:
 
 
 def requantizable(path: Path) -> bool:
-    """Return True if a Q4_0 of this file would have a different format and hardly a worse one.
-    Raises ModelError or a subclass.
+    """Return True if a Q4_0 copy of this file would have a different format and be hardly less
+    accurate. Raises ModelError or a subclass.
     """
     file_type = inspect_metadata(path).get("general.file_type", "")
     return file_type.isdecimal() and int(file_type) in _ABOVE_Q4_0

@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     from .model import LlamaCppModel
 
 _LONG = 520  # cached tokens; from 512 on, attention may use a different kernel
-_WIDEST = 16  # rows that are compared with rows computed alone
-_known: dict[str, int] = {}  # what was measured in this process
+_WIDEST = 16  # the most rows per evaluation that are compared with rows computed alone
+_known: dict[str, int] = {}  # the results of this process so far
 
 
 def most_equal_rows(model: LlamaCppModel) -> int:
-    """Return the largest number of rows per evaluation with which every row equals, to the last
-    bit, that of a token evaluated alone; 1 if even two rows differ. The cache is empty afterwards.
+    """Return the largest number of rows per evaluation for which every row has the same bits as
+    when its token is evaluated alone; 1 if this fails even for two rows. The cache is empty
+    afterwards.
 
-    On CPUs, llama.cpp uses a different kernel from some number of rows on, which depends on the
-    type of the weights. Measuring takes seconds, so a process measures the same file with the same
-    settings only once.
+    On CPUs, llama.cpp uses a different kernel from some number of rows on; this number depends on
+    the type of the weights. Measuring takes seconds, so a process measures the same file with the
+    same settings only once.
     """
     if not model.capabilities.truncate:
         return 1
@@ -32,7 +33,7 @@ def most_equal_rows(model: LlamaCppModel) -> int:
 
 
 def _equal_rows(model: LlamaCppModel, n_past: int) -> int:
-    """Return the same number, measured after `n_past` tokens."""
+    """Return the number of `most_equal_rows`, measured after `n_past` tokens."""
     tokens = [(7 * i + 3) % model.vocab_size for i in range(n_past + _WIDEST)]
     model.decode(tokens[:n_past], n_logits=0)
     alone = [model.decode([token]).logits[0].copy() for token in tokens[n_past:]]

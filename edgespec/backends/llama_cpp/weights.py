@@ -22,7 +22,7 @@ from .devices import Gpu, native_list
 from .library import engine, lib, native_log, start
 
 _NO_MEMORY = ("failed to allocate", "out of memory", "unable to allocate")
-_LONGEST_REASON = 300  # characters: it may quote the file
+_LONGEST_REASON = 300  # characters; a reason may quote the file
 _DAMAGED = (
     "corrupted or incomplete", "file bounds", "failed to read",
     "failed to load model from file", "invalid", "unexpectedly",
@@ -54,7 +54,7 @@ def load_weights(
     params.use_extra_bufts = use_extra_bufts
     params.load_mtp = load_mtp
     pressed = threading.Event()
-    # A False from this callback ends the loading; the field keeps it alive.
+    # A False from this callback ends the loading. The field keeps the callback alive.
     params.progress_callback = type(params.progress_callback)(lambda *_: not pressed.is_set())
     with native_log() as lines, noting_ctrl_c(pressed.set):
         model = lib.llama_model_load_from_file(os.fsencode(path), params)
@@ -95,7 +95,7 @@ def requantize(path: Path, target: Path) -> None:
     params = lib.llama_model_quantize_default_params()
     params.ftype = FTYPE_Q4_0
     params.allow_requantize = params.pure = True
-    with native_log() as lines, ctrl_c_afterwards():  # it cannot be stopped half-way
+    with native_log() as lines, ctrl_c_afterwards():  # quantising cannot be stopped half-way
         code = lib.llama_model_quantize(
             os.fsencode(path), os.fsencode(target), ctypes.byref(params)
         )

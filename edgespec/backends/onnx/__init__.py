@@ -1,4 +1,4 @@
-"""ONNX decoders on onnxruntime: a `Backend`."""
+"""A `Backend` for ONNX decoders on onnxruntime."""
 
 from .head import OnnxHead as OnnxHead
 from .head import open_head as open_head

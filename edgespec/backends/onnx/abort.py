@@ -21,7 +21,7 @@ class AbortableRun:
     def __call__(self, session: Any, binding: Any, abort: Abort | None, n_past: int) -> None:
         """Run a session with bound inputs and outputs. Raises Aborted, DecodeError.
 
-        n_past: the number of tokens so far, for the message.
+        n_past: the number of tokens in the cache, for the error message.
         """
         if abort and abort():
             raise Aborted(f"stopped after {n_past} tokens")

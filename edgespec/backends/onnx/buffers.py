@@ -19,7 +19,8 @@ MAX_ROWS = 32  # logits rows per call, for a draft of 31 tokens
 
 
 class Buffers:
-    """Arrays for the inputs and outputs of calls: allocated once, and written to before every call.
+    """Arrays for the inputs and outputs of calls. They are allocated once, and inputs are written
+    before every call.
 
     chunk: the most tokens per call. n_ctx: the most tokens of the cache. native: the binding of the
     session. n_rows: the most logits rows that a call can return.
@@ -36,7 +37,7 @@ class Buffers:
         self.n_rows = MAX_ROWS + 1 if self._keeps else chunk + 1
         self._logits = np.empty((self.n_rows, graph.vocab_size), graph.logits_dtype)
         self._taps = Taps(graph, chunk + 1)
-        self._square: npt.NDArray[Any] | None = None  # bound by address: must outlive the call
+        self._square: npt.NDArray[Any] | None = None  # bound by address: it must outlive the call
         self._depths: npt.NDArray[Any] | None = None
         defaults = {graph.mask: np.zeros((1, 1, 1, 1)), "position_ids": np.array([[-1]])}
         self._defaults = {
@@ -49,21 +50,21 @@ class Buffers:
         self.renew()
 
     def renew(self) -> None:
-        """Make the next call bind everything anew, which is necessary for a different cache."""
+        """Make the next call bind everything anew, which a change of the cache requires."""
         self.native: Any = self._session.io_binding()
         self._bound = 0, 0  # the numbers of tokens and rows that are bound
 
     def fetch_top(self, top: TopRows | None, n_top: int) -> None:
-        """Leave logits in `top` from now on, and fetch the `n_top` largest of each row. If `top` is
-        None, complete rows are fetched.
+        """Let later calls write their logits to `top`, and fetch only the `n_top` largest of each
+        row from there. If `top` is None, complete rows are fetched.
         """
         if top is not self._top:
             self._bound = 0, 0
         self._top, self._n_top = top, n_top
 
     def tap(self, layers: Sequence[int]) -> None:
-        """Make later calls return the hidden states of these layers, which the graph has to
-        have.
+        """Make later calls return the hidden states of these layers. The graph has to have outputs
+        for them.
         """
         self._taps.want(layers)
         self.renew()
@@ -71,8 +72,8 @@ class Buffers:
     def bind(
         self, tokens: Sequence[int], width: int, n_past: int, n_wanted: int, cache: Cache
     ) -> int:
-        """Bind inputs and outputs for `tokens`, the last of them repeated up to `width`, and return
-        how many rows of logits the call will return.
+        """Bind inputs and outputs for a call of `width` tokens: `tokens`, and then the last of them
+        repeated. Return the number of logits rows that the call will return.
         """
         n, total, graph = len(tokens), n_past + width, self._graph
         self._ids[0, :n] = tokens
@@ -90,10 +91,11 @@ class Buffers:
         return n_rows
 
     def branch(self, after: Sequence[int], n_past: int) -> None:
-        """Turn the tokens that `bind` has bound into a tree: each token sees, besides the past,
-        only its own path, and has the position of its depth.
+        """Turn the tokens that `bind` has bound into a tree: each token sees only the past and its
+        own path, and its depth gives its position.
 
-        after: the index of the token that each one follows, -1 for the last token of the past.
+        after: for each token, the index of the token before it on its path; -1 is the last token of
+        the past.
         """
         n, graph = len(after), self._graph
         sees = np.eye(n, dtype=bool)
@@ -110,8 +112,8 @@ class Buffers:
         self._bound = 0, 0  # so that the next chain binds its own mask and positions
 
     def rows(self, n_logits: int, end: int, n_rows: int) -> Rows:
-        """Return the `n_logits` rows before row `end` of the `n_rows` that the last call has
-        returned.
+        """Return the `n_logits` rows that end before row `end`, out of the `n_rows` rows of the
+        last call.
         """
         if self._top and n_logits and n_rows <= self._top.n_rows:
             return self._top.rows(end, self._n_top)[end - n_logits :]
@@ -125,7 +127,7 @@ class Buffers:
         return self._taps.states(start, end)
 
     def _bind_shapes(self, width: int, n_rows: int, cache: Cache) -> None:
-        """Bind the arrays that stay bound from one call to the next of the same shape."""
+        """Bind the arrays that stay bound until a call has a different shape."""
         graph, binding = self._graph, self.native
         cache.bind(binding)
         self._bind_input("input_ids", self._ids[:, :width])

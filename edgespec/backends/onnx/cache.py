@@ -31,15 +31,15 @@ class Cache(Protocol):
         """
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
-        """Move the tokens at ascending `positions` to right after the first `n_past` tokens, and
-        drop all others after those. Return how many of them are in place now; the rest must be
-        evaluated again.
+        """Move the tokens at ascending `positions` to the places right after the first `n_past`
+        tokens; drop all other later tokens. Return how many of the moved tokens are in place; the
+        rest must be evaluated again.
         """
 
 
 class SharedCache:
-    """Buffers that are both past and present. The graph appends to them in place, so going back
-    only changes the number of tokens.
+    """Buffers that serve both as past and as present. The graph appends to them in place, so going
+    back only changes the number of tokens.
     """
 
     def __init__(self, graph: Graph, device: str, size: int) -> None:
@@ -77,8 +77,8 @@ class SharedCache:
         return [value.numpy()[0, :, start:end] for value in self._values]
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
-        """Copy the rows of these tokens to their new places, if the buffers lie in main memory. On
-        other devices nothing is copied, so only tokens that are already in place count.
+        """Copy the rows of these tokens to their new places if the buffers lie in main memory. On
+        other devices nothing is copied, and only the tokens that were already in place are counted.
         """
         end = n_past + len(positions)
         pairs = enumerate(positions, n_past)
@@ -138,7 +138,7 @@ class GrownCache:
 
 def keys_and_values(cache: Cache, start: int, end: int) -> npt.NDArray[np.float32]:
     """Return a copy of the keys and values of the tokens from `start` to `end`, [n, layers,
-    numbers]. A row has one attention head after the other, and for each head its keys before its
+    numbers]. A row lists the attention heads one after the other, each with its keys before its
     values.
     """
     pairs = cache.rows(start, end)

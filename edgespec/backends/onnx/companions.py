@@ -29,8 +29,8 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def settings(folder: Path) -> dict[str, Any]:
-    """Return the contents of config.json. For a model that also sees or hears, the settings of its
-    text model replace those of the same name.
+    """Return the contents of config.json. For a multimodal model, the settings of its text model
+    replace settings of the same name.
     """
     config = read(folder, "config.json")
     return config | section(config, "text_config")
@@ -45,7 +45,7 @@ def section(config: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def number(folder: Path, table: dict[str, Any], *names: str) -> int:
-    """Return the value of the first of these names that a table has, 0 if it has none. Raises
+    """Return the value of the first of these names that is in a table, 0 if none is. Raises
     ModelError if the value is not a whole number of a plausible size.
 
     folder: the folder of the table's file, for the message.

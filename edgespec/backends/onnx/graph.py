@@ -17,7 +17,7 @@ from .companions import number, read, section, settings
 KEEP = "num_logits_to_keep"
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-_HIDDEN = re.compile(r"hidden_states(?:\.(\d+))?")  # of a layer; without a number, the final ones
+_HIDDEN = re.compile(r"hidden_states(?:\.(\d+))?")  # of a layer; if unnumbered, the final ones
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
 _FOR_TREES = {"attention_bias", "position_ids"}
 
@@ -27,11 +27,11 @@ class Graph:
     """The names, types and sizes of a decoder's inputs and outputs.
 
     inputs: the type of each input by name, without the past. mask: the name of the input that says
-    for every token which other tokens it sees, [1, 1, n, total], added to scores; "" if there is
-    none. optional: those of `inputs` that are not needed for chains of tokens. hidden: for each
-    layer (see `Model.tap`), the output with its hidden states, and their type. hidden_size: the
-    width of hidden states, 0 if unknown. keep_shape: the shape of the input for the number of
-    wanted rows; newer exports take a scalar.
+    which tokens each token sees, "" if there is none; its values, [1, 1, n, total], are added to
+    scores. optional: the names in `inputs` that are not needed for chains of tokens. hidden: for
+    each layer (see `Model.tap`), the output with the layer's hidden states, and their type.
+    hidden_size: the width of hidden states, 0 if unknown. keep_shape: the shape of the input for
+    the number of wanted rows; newer exports take a scalar.
     """
 
     past: tuple[str, ...]
@@ -51,8 +51,8 @@ class Graph:
 
 
 def read_graph(path: Path, session: Any) -> Graph:
-    """Return the inputs and outputs of a session's graph. Raises UnknownArchitecture if it is not a
-    decoder, ModelError for companion files that cannot be read.
+    """Return the inputs and outputs of a session's graph. Raises UnknownArchitecture if the graph
+    is not a decoder, and ModelError for companion files that cannot be read.
     """
     inputs = {node.name: node for node in session.get_inputs()}
     outputs = {node.name: node for node in session.get_outputs()}
@@ -87,8 +87,8 @@ def read_graph(path: Path, session: Any) -> Graph:
 
 
 def _hidden(path: Path, outputs: Mapping[str, Any]) -> tuple[int, dict[int, tuple[str, Any]]]:
-    """Return the width of hidden states, and for each layer the output with its states and their
-    type.
+    """Return the width of hidden states, and for each layer the output with the layer's states and
+    their type.
     """
     by_layer, size = {}, number(path.parent, settings(path.parent), "hidden_size")
     for name, node in outputs.items():

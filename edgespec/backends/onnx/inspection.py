@@ -15,8 +15,8 @@ from .model import OnnxModel
 
 
 def inspect_metadata(path: Path) -> dict[str, str]:
-    """Return a model's metadata with GGUF's names for it, and how the model runs here. This loads
-    the weights, because what kernels do with single tokens has to be tried.
+    """Return a model's metadata under GGUF's keys, and facts about how the model runs here. This
+    loads the weights, because the kernels' results for single tokens have to be measured.
     """
     config = read(path.parent, "config.json")
     model = OnnxModel(path, EngineConfig(n_ctx=64))
@@ -40,7 +40,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
 
 
 def can_requantize() -> bool:
-    """Return False: for another precision, a graph is converted again from its checkpoint."""
+    """Return False: to change a graph's precision, convert its checkpoint again."""
     return False
 
 
@@ -55,8 +55,8 @@ def requantize(path: Path, target: Path) -> None:
 
 
 def _precision(path: Path, graph: Graph) -> str:
-    """Return the precision that the converter noted, or else the one that the file's name or the
-    graph shows.
+    """Return the precision that the converter noted. If there is no note, the file's name or the
+    graph shows it.
     """
     if noted := read(path.parent, "edgespec.json").get("precision"):
         return str(noted)[:80]

@@ -33,7 +33,7 @@ from .top_rows import TopRows
 MAX_TOP = 64
 _RESTRICTED = ("cuda",)  # devices from which copying complete rows is slow
 _CHUNK = 128  # tokens; longer chunks are hardly faster on CPUs, and need more memory
-_LOGITS_BYTES = 64 << 20  # of a chunk's logits, if the graph also returns unused rows
+_LOGITS_BYTES = 64 << 20  # most for a chunk's logits, if the graph also returns unused rows
 
 
 def open_model(path: Path, config: EngineConfig) -> OnnxModel:
@@ -53,13 +53,13 @@ class OnnxModel(FileModel):
 
     path: an .onnx file. Its tokenizer.json lies next to it, or in the folder above if the graph is
     in a folder onnx/. The graph has the inputs and outputs of onnx-community's repositories, of
-    onnxruntime-genai's folders or of plain exports with past keys and values. n_ctx: the length
-    asked for, but at most the length that the graph was made for, because its rotations are a
-    table. placement: the provider that really runs it, and how its cache is kept ("shared": one
-    buffer that the graph appends to in place; "grown": a new, longer buffer every time). windows:
-    "positions" if sliding windows count positions, not places in the cache. pads: single tokens are
-    at present evaluated as two, because this graph's kernels return a different row for a token
-    that is evaluated alone (`probes.Padding` says when).
+    onnxruntime-genai's folders or of plain exports with past keys and values. n_ctx: the requested
+    length, but at most the length that the graph was made for, because its rotary embeddings are a
+    table of that length. placement: the provider that really runs the graph, and how its cache is
+    kept ("shared": one buffer that the graph appends to in place; "grown": a new, longer buffer
+    every time). windows: "positions" if sliding windows count positions, not places in the cache.
+    pads: at present, a single token is evaluated as two tokens, because this graph's kernels return
+    a different row for a token that is evaluated alone (`probes.Padding` says when this is done).
 
     Raises ModelNotFound, TruncatedModel, UnknownArchitecture, OutOfMemory, ModelError; ConfigError
     for a provider that is not available.
@@ -87,7 +87,7 @@ class OnnxModel(FileModel):
         self.cached_size = 2 * self.graph.heads * self.graph.head_size
         self._n_past = 0  # tokens in the cache
         self._nodes: Sequence[int] = ()  # the tokens of the tree just evaluated
-        self._unread: list[int] = []  # tokens after them, to be evaluated before the next ones
+        self._unread: list[int] = []  # kept tokens to evaluate again, before the next tokens
         self.pads = False
         self._top: TopRows | None = None
         self._buffers = Buffers(self._session, self.graph, chunk, self.n_ctx)
@@ -142,7 +142,7 @@ class OnnxModel(FileModel):
         if self.n_past or len(parents) < 2:
             after = [-1, *(parent + 1 for parent in parents)] if parents else []
             rows, last = self._evaluate(tokens[n_before:], n_rows, abort, after)
-        else:  # attention counts positions by itself if there is no past
+        else:  # without a past, attention computes positions itself
             root = self.decode(tokens[:1], 1, abort)
             above, parts = root.logits.copy(), copied(root.hidden)
             rows, last = self._evaluate(tokens[1:], n_rows - 1, abort, parents)
@@ -186,14 +186,14 @@ class OnnxModel(FileModel):
             self._n_past = n_past
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return the number of threads, the only such setting: a session is made for one number of
-        them.
+        """Return the number of threads. It is the only such setting: a session is made for one
+        number of threads.
         """
         return switches(self.config, self.n_threads)
 
     def expect_drafts(self, expected: bool) -> None:
-        """Choose whether single tokens are evaluated as two, which may depend on whether drafts may
-        come.
+        """Choose whether a single token is evaluated as two tokens. For some graphs, this depends
+        on whether drafts may come.
         """
         self.pads = self._padding == "always" or (expected and self._padding == "beside drafts")
 
@@ -256,7 +256,9 @@ class OnnxModel(FileModel):
             ) from error
 
     def _chunk(self) -> int:
-        """Return the most tokens per call, few enough that unused logits take little memory."""
+        """Return the most tokens per call. It is small enough for unused logits to take little
+        memory.
+        """
         size = min(self.config.n_batch, _CHUNK if self.device == "cpu" else 512)
         if KEEP in self.graph.inputs:
             return size
@@ -270,8 +272,8 @@ class OnnxModel(FileModel):
         abort: Abort | None,
         after: Sequence[int] = (),
     ) -> Outputs:
-        """Append tokens. after: for a tree, the index of the token before each, -1 for the past's
-        last.
+        """Append tokens. after: for a tree, the index of the token before each token on its path;
+        -1 is the last token of the past.
         """
         if len(self._unread) + len(tokens) > self.capabilities.max_batch:
             unread, self._unread = self._unread, []

@@ -16,7 +16,7 @@ from .session import logger
 if TYPE_CHECKING:
     from .model import OnnxModel
 
-_NOISE = 0.1  # logits; rows that differ more differ by more than rounding
+_NOISE = 0.1  # logits; a larger difference between rows is more than rounding
 _SAME = 1e-3  # logits; smaller differences between rows rarely change a token
 _TREE = (-1, 0, 0, -1, 3)  # the parents of the tree that is tried
 _ROUNDING = 1.0  # standard deviations of a row's logits; a larger difference is more than rounding
@@ -39,13 +39,13 @@ class RowNoise:
     spread: float = 1.0
 
     def padding(self, invariant: bool) -> Padding:
-        """Return in which requests to evaluate single tokens as two. invariant: drafts must not
-        change any row.
+        """Return the kinds of requests in which a single token has to be evaluated as two tokens.
+        invariant: drafts must not change any row.
 
         Kernels for int4 weights that quantise activations round a single row differently from
         several rows, and both are equally far from float32 (`benchmarks.padding`). So either kernel
-        may compute a row, unless rows have to be the same. If the two differ by more than rounding,
-        they cannot both be near float32, and a text must not mix them.
+        may compute a row, unless rows have to be the same. If the kernels differ by more than
+        rounding, they cannot both be near float32, and one text must not mix them.
         """
         if self.alone <= _SAME or self.together >= self.alone / 4:
             return "never"
@@ -72,8 +72,8 @@ class RowNoise:
 
 
 def choose_cache(model: OnnxModel) -> None:
-    """Give the model a cache that its graph appends to in place if the rows are then the same as
-    with a cache that grows; otherwise give it one that grows. The cache is empty afterwards.
+    """Choose the model's cache: a `SharedCache` if the graph can append to it in place with the
+    same rows as with a `GrownCache`, else a `GrownCache`. The cache is empty afterwards.
     """
     expected = _probe(model, 2, 1)
     try:
@@ -102,11 +102,11 @@ def measure_noise(model: OnnxModel) -> RowNoise:
     empty afterwards.
 
     On CPUs, int4 kernels that quantise activations (accuracy_level 4) sum a single row differently
-    from several rows; widths of two and more agree. Only the measured token is evaluated alone: the
-    keys and values of any other token would pass the difference on.
+    from several rows; widths of two and more agree. Only the measured token is evaluated alone:
+    other tokens that were evaluated alone would change the row through their keys and values.
     """
     tokens = _tokens(model, min(20, model.n_ctx))
-    if len(tokens) < 5:  # there is no room for a draft either
+    if len(tokens) < 5:  # too few for a draft, too
         return RowNoise()
     model.decode(tokens[:3], n_logits=0)
 

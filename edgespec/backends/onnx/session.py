@@ -142,7 +142,7 @@ def open_session(path: Path, config: EngineConfig, n_threads: int) -> Any:
     try:
         session = ort.InferenceSession(
             os.fspath(path), options, providers=wanted, enable_fallback=int(len(wanted) > 1)
-        )  # with nothing to fall back to, the library would print that it falls back
+        )  # otherwise the library prints that it falls back, even to nothing
     except Exception as error:  # the library's exceptions have no common base class
         raise _load_error(path, str(error)) from error
     provider = session.get_providers()[0]
@@ -192,7 +192,7 @@ def _load_error(path: Path, message: str) -> ModelError:
 
 
 def plainly(said: str) -> str:
-    """Return the library's reason for an error without its codes, source lines and signatures."""
+    """Return the library's reason for an error without error codes, source lines and signatures."""
     said = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : |Load model from \S+ failed:\s*", "", said)
     said = re.sub(r"\S*onnxruntime\S*\.(cc|h):\d+ .*\)( const)? (?=[A-Z])", "", said)
     said = said.replace("Exception during initialization: ", "").strip().rstrip(".")

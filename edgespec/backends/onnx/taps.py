@@ -26,8 +26,8 @@ class Taps:
         self.want(())
 
     def want(self, layers: Sequence[int]) -> None:
-        """Collect the states of these layers from now on; the graph has to have an output for
-        each.
+        """Collect the states of these layers from now on. The graph has to have an output for each
+        layer.
         """
         once = list(dict.fromkeys(layers))
         self._order = [once.index(layer) for layer in layers]

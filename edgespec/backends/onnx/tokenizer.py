@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise EngineMissing(f"ONNX models need {install('onnx')}") from error
 
-_ENDS = (  # used whatever a configuration says: many name only one of them
+_ENDS = (  # always end tokens: many configurations name only one of them
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",
 )  # fmt: skip
 _MOST_BYTES, _MOST_TEMPLATE = 128 << 20, 4 << 20
@@ -71,9 +71,7 @@ class HfTokenizer:
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
-        """Return token ids. With parse_special, special tokens written in `text` are read as
-        such.
-        """
+        """Return token ids. With parse_special, the text of a special token becomes that token."""
         with self._encoding:  # the flag belongs to the tokenizer
             self._tokenizer.encode_special_tokens = not parse_special
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
@@ -164,8 +162,8 @@ def _content(entry: Any) -> str:
 @functools.cache
 def _byte_of() -> dict[str, int]:
     """Return the byte that each character of a byte-level vocabulary stands for (GPT-2's table).
-    Printable Latin-1 characters stand for their own byte, and those from 256 on for the other
-    bytes, in order.
+    Printable Latin-1 characters stand for their own byte. Characters from 256 on stand for the
+    other bytes, in order.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -1,4 +1,4 @@
-"""Fetching only the largest logits of rows that lie on a device; the complete rows stay there."""
+"""Rows of which only the largest logits are fetched from a device; the complete rows stay there."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ GRAPH = Path(__file__).with_name("topk.onnx")  # one TopK node; tests/helpers/on
 
 
 class TopRows:
-    """The logits of at most `n_rows` tokens on a device, and rows on the host with only their
-    largest values.
+    """The complete logits rows of at most `n_rows` tokens on a device, and the same rows on the
+    host with only their largest values.
 
     A row on the host is -inf except for the fetched values, so argmax and top_k return what they
     would return for the complete row. All calls write to one buffer of rows, and each call first
-    erases what the last one wrote.
+    erases what the previous call wrote.
     """
 
     def __init__(self, provider: str, device: str, n_rows: int, vocab_size: int) -> None:
