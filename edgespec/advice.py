@@ -1,4 +1,4 @@
-"""Advice in messages: edgespec commands for the user's own model, and how to install an extra."""
+"""Advice for messages: edgespec commands for the user's model, and pip commands for extras."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def command(name: str, model: Name = None, draft: Name = "auto", *more: str) -> 
 
 
 def install(*extras: str) -> str:
-    """Return the pip command that installs extras from a clone: edgespec is on no package index."""
+    """Return the pip command that installs extras from a clone; edgespec is on no package index."""
     return f"`pip install '.[{','.join(extras)}]'` in a clone of edgespec"

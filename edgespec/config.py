@@ -55,7 +55,7 @@ def did_you_mean(name: str, known: list[str]) -> str:
 
 
 def _several(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
-    """Return one value or several values as a tuple. Raises ConfigError for one of another type."""
+    """Return one value or several as a tuple. Raises ConfigError if one is not a `kind`."""
     one = isinstance(values, (kind, Mapping)) or not isinstance(values, Iterable)
     all_values = (values,) if one else tuple(values)
     wrong = [
@@ -121,7 +121,7 @@ class RepetitionDetection:
     @classmethod
     def endless(cls) -> RepetitionDetection:
         """Return the rule of `edgespec chat` and `run`: one span of at most 128 tokens, at least 24
-        times in a row, at least 512 tokens in all. One of 9,791 source and data files has such a
+        times in a row, at least 512 tokens in all. Of 9,791 source and data files, one has such a
         repetition.
         """
         return cls(max_pattern_size=128, min_count=24, min_tokens=512)
@@ -139,8 +139,8 @@ class SamplingParams:
     except logit_bias have defaults in `Engine.sampling`, for requests that do not name them.
 
     Without max_tokens an answer can fill the context. time_limit_s counts from the call; 0 or less
-    means that no time is left. schema, regex, grammar and choices constrain the whole answer, which
-    max_tokens may still cut; a request has at most one of them.
+    means that no time is left. A request has at most one of schema, regex, grammar and choices. The
+    one given constrains the whole answer, but max_tokens may still cut the answer.
     """
 
     temperature: Annotated[
@@ -319,7 +319,7 @@ class SamplingParams:
 
     @property
     def has_penalties(self) -> bool:
-        """True if a penalty is set: logits are then changed depending on earlier tokens."""
+        """True if a penalty is set, so that logits are changed depending on earlier tokens."""
         return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty)
 
 
@@ -339,7 +339,7 @@ class SpeculativeConfig:
     The acceptance rule "coupled" makes the text a function of seed and target alone. "block", the
     default, acts as "coupled" for requests with a seed, so that the same seed gives the same text.
     "deterministic" lets the draft model propose its likeliest token instead of drawing one. Answers
-    for an `owner` are drafted from only for that owner, and are not kept on disk.
+    for an `owner` are used as drafts only for the same owner, and are not stored on disk.
     """
 
     method: Annotated[
@@ -469,7 +469,7 @@ class EngineConfig:
     number of threads changes only between requests. An ONNX graph evaluates single tokens as two if
     its kernels treat single tokens differently.
 
-    requantize makes its copy once, and only of draft models; targets always run as they are.
+    requantize copies only draft models, each of them once; targets always run as they are.
     flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device and dynamic_threads act
     only on GGUF models, provider only on ONNX models.
     """
@@ -580,7 +580,7 @@ class EngineConfig:
 
 
 NOT_SPEED = ("on_busy", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio")
-"""Fields of EngineConfig that do not affect a model's speed, once its threads are known."""
+"""Fields of EngineConfig that do not affect a model's speed, given its number of threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from .named_files import expanded
 _NICE = {"low": 10, "high": -10}
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI devices
 _WINDOWS_ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
-_FAST = 0.6  # share of the fastest core's capacity from which on a core counts as fast
+_FAST = 0.6  # a core with at least this share of the fastest core's capacity is fast
 BUSY = 0.25  # cores: if other programs use more, measured times are not reliable
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
@@ -62,7 +62,7 @@ def _usable() -> list[int]:
     import psutil
 
     process = psutil.Process()
-    if hasattr(process, "cpu_affinity"):  # which macOS does not have
+    if hasattr(process, "cpu_affinity"):  # macOS does not have it
         return process.cpu_affinity()
     return list(range(psutil.cpu_count() or 1))
 
@@ -177,7 +177,7 @@ def _linux_processor() -> str:
 
 
 def gpu_driver() -> str:
-    """Return the versions that a GPU's speed depends on: those of the operating system and of the
+    """Return facts that a GPU's speed depends on: the versions of the operating system and of the
     NVIDIA driver, and the power mode of a Jetson.
     """
     facts = [platform.release()]
@@ -189,7 +189,7 @@ def gpu_driver() -> str:
 
 def seen_gpus() -> list[str]:
     """Return the vendors of the GPUs that the operating system shows: "NVIDIA", "AMD", "Intel",
-    "Apple". No installed engine needs to be able to use these GPUs.
+    "Apple". It may be that no installed engine can use these GPUs.
     """
     if sys.platform == "darwin":
         return ["Apple"] if platform.machine() == "arm64" else []
@@ -293,9 +293,9 @@ def _n_cpus() -> int | None:
 
 
 def cpu_seconds() -> tuple[float, float]:
-    """Return the seconds that the CPUs of this process were busy and that they were idle, since the
-    machine started. Time that a hypervisor gave to other machines counts as neither. Raises OSError
-    if the system does not tell them.
+    """Return for how many seconds since the machine started the CPUs that this process may use were
+    busy, and for how many idle. Time that a hypervisor gave to other machines counts as neither.
+    Raises OSError if the system does not show these times.
     """
     import psutil
 
@@ -313,7 +313,7 @@ def cpu_seconds() -> tuple[float, float]:
 
 
 class LoadMeter:
-    """Measures how much of the CPUs other programs use, from one look to the next.
+    """Measures how much other programs use the CPUs between two calls of `look`.
 
     Children of this process count as other programs. system: returns the busy and the idle seconds
     of all CPUs together, `cpu_seconds` by default. own: returns the CPU seconds of this process.
@@ -329,7 +329,7 @@ class LoadMeter:
         self._last = self._read()
 
     def look(self, least_s: float = 0.0) -> Load | None:
-        """Return the use of the CPUs since the last look. Return None if the system does not show
+        """Return the use of the CPUs since the last call. Return None if the system does not show
         it, or if at most `least_s` seconds have passed.
         """
         last, self._last = self._last, self._read()
@@ -337,7 +337,7 @@ class LoadMeter:
             return None
         seconds, own, busy, idle = (b - a for a, b in zip(last, self._last, strict=True))
         if seconds <= least_s or busy + idle < seconds / 2 or busy < own / 2:
-            return None  # counters that stand still, as in some containers
+            return None  # the counters do not change, as in some containers
         return Load(max(0.0, busy - own) / seconds, own / seconds, idle / seconds)
 
     def _read(self) -> tuple[float, float, float, float] | None:

@@ -44,10 +44,10 @@ class Engine:
 
     target: the target model, None if it is on another machine. n_ctx: the context length in tokens.
     constraints: compiles schemas and other forms that answers have to follow. sampling: the default
-    settings of requests; str() describes them.
-    idle_work: work done between requests, in a thread of its own, that makes later requests faster:
-    it measures costs and copies a draft model to a faster format. A new request does not wait for
-    it. kept: stores what was learned on disk, sometimes between requests and once at the end.
+    settings of requests; str() describes them. idle_work: work between requests, in a thread of its
+    own. It makes later requests faster: it measures costs and copies a draft model to a faster
+    format. A new request does not wait for it. kept: writes what was learned to disk, sometimes
+    between requests and once at the end.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Engine:
     def generate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """Return the whole answer to a prompt.
 
-        prompt: text, in which special tokens are read as such, or token ids. sampling: fields of
+        prompt: text, in which special tokens are recognised, or token ids. sampling: fields of
         SamplingParams, which replace the engine's defaults; `owner` and `prediction` as for
         `stream`. Raises ConfigError, ContextFull, EngineBusy.
         """
@@ -100,11 +100,11 @@ class Engine:
     ) -> Stream:
         """Yield the answer as it is generated: "prefill", "token" and one last "done" event.
 
-        owner: the user that the request belongs to; its text is never reused or drafted from for
-        another owner. constraint: a constraint that the answer follows, made by the method
-        `constraint`. prediction: text or token ids that the answer may largely repeat, such as a
-        file that it edits. Only this request drafts from it, and it never changes the text.
-        The arguments are checked and the time limit starts at once; the engine is taken with the
+        owner: the user that the request belongs to; the request's text is not used for other
+        owners, not even for drafts. constraint: a constraint that the answer follows, made by the
+        method `constraint`. prediction: text or token ids that the answer may largely repeat, such
+        as a file that it edits. Only this request drafts from it, and it never changes the text.
+        The arguments are checked and the time limit starts at once; the engine is locked at the
         first `next`. Closing the stream, or leaving its `with` block, ends the request.
         """
         params = self.sampling.params(sampling)
@@ -136,23 +136,23 @@ class Engine:
         """Raise ConfigError for settings that a request cannot have, including a schema, regex,
         grammar or choices that cannot be followed.
 
-        The first such form reads the vocabulary, which takes one or two seconds; a server calls
-        this early for that reason.
+        The first such form makes this method read the vocabulary, which takes one or two seconds.
+        So a server calls it early.
         """
         self.constraint(build(SamplingParams, sampling))
 
     def measure(self, time_limit_s: float | None = None) -> bool:
         """Measure now what decoding costs on this device, if that is not known yet.
 
-        Otherwise it is measured automatically after the first answer, which is decoded plainly;
-        benchmarks call this before their first request. Return False if the time was too short; the
-        rest is measured later.
+        Without this call, costs are measured after the first answer, which is decoded plainly.
+        Benchmarks call this before their first request. Return False if the time limit was too
+        short to measure everything; the rest is measured later.
         """
         return self.idle_work.finish(self._lock.begin(time_limit_s))
 
     def cancel(self) -> None:
-        """Cancel the running request or, if none runs, all requests whose `generate` or `stream`
-        was called. May be called from any thread; does nothing without a request.
+        """Cancel the running request or, if none runs, all requests that wait for their turn,
+        including streams that are not read yet. May be called from any thread.
 
         A cancelled request ends with the finish reason "cancelled" and the text generated so far.
         """
@@ -193,7 +193,7 @@ class Engine:
         )  # fmt: skip
 
     def arun(self, prompt: Prompt, params: SamplingParams, **given: Any) -> AsyncStream:
-        """Run one request for asyncio, without adding defaults to `params`. given: as for `run`."""
+        """Run one request for asyncio, without adding defaults to `params`. given: as in `run`."""
         from .decoding.async_stream import AsyncStream  # only programs that need it import asyncio
 
         interrupt = self.begin(params)
@@ -244,8 +244,8 @@ class Engine:
         options: the tools and the reasoning of a chat; a schema or another form then applies after
         the reasoning. rendered: the prompt's text, which shows whether reasoning has begun. owner:
         the user that the compiled constraint is kept for. abort: as soon as it returns a reason,
-        the wait ends and None is returned; a request with that reason ends before its first token.
-        Raises ConfigError if something cannot be followed.
+        the compilation is not waited for and None is returned. A request with the same `abort` then
+        ends before its first token. Raises ConfigError if something cannot be followed.
         """
         if options is None and not params.is_constrained:
             return None
@@ -272,7 +272,7 @@ class Engine:
         return form.reader(options, rendered, has_form=params.is_constrained)
 
     def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
-        """Return the options with followable schemas for all tools that are not strict.
+        """Return the options, with schemas that can be followed for all tools that are not strict.
 
         The constraint and the reader of an answer use these tools; templates get the original ones.
         """
@@ -328,7 +328,7 @@ class Engine:
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt.
 
-        Raises ConfigError if there are none or one is unknown, ContextFull if the text cannot fit.
+        Raises ConfigError for no ids or an unknown one, ContextFull if the text cannot fit.
         """
         self._lock.check_open()
         return prompt_ids(self.tokenizer, prompt, self.n_ctx)

@@ -19,7 +19,7 @@
     ├── TemplateError                a chat template that does not render
     ├── VerifierError
     │   ├── VerifierUnavailable      a server cannot be reached, went away, or is full now
-    │   ├── VerifierRefused          a server refused: key, model, vocabulary, or an inexact request
+    │   ├── VerifierRefused          a server refused the key, model, vocabulary or request
     │   └── VerifierFault            a server's answer makes no sense
     └── EngineBusy                   a second request while one is running
 
@@ -98,13 +98,13 @@ class TemplateError(EdgeSpecError):
 
 
 class VerifierError(EdgeSpecError):
-    """Verification on another machine failed; the conversation is as it was."""
+    """Verification on another machine failed; the conversation is unchanged."""
 
 
 class VerifierUnavailable(VerifierError):
     """A server cannot be reached, went away, or is full; trying again may help.
 
-    retry_after_s: seconds to wait before that, None if the server did not say.
+    retry_after_s: seconds to wait before trying again, None if the server did not say.
     """
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
@@ -113,7 +113,7 @@ class VerifierUnavailable(VerifierError):
 
 
 class VerifierRefused(VerifierError):
-    """A server refused: a wrong key, model or vocabulary, or a request that it cannot do exactly.
+    """A server refused a key, a model, a vocabulary, or a request that it cannot do losslessly.
 
     Trying again does not help.
     """

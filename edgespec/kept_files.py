@@ -25,10 +25,10 @@ logger = logging.getLogger("edgespec.kept")
 
 _MOST_JSON = 16 << 20  # bytes
 NEW = ".edgespec-new."  # beginning of a partial file's name; the writer's process id follows
-_ABANDONED_S = 86_400.0  # age at which a partial file has no writer any more
+_ABANDONED_S = 86_400.0  # seconds; a partial file older than this has no writer any more
 _DENIED = ("no permission", "change who may use it", "that you may write to")
 _NO_FOLDER = ("a file is where a folder has to be", "rename it", "elsewhere")
-_OBSTACLES = {  # why something cannot be written, what to do, and which other place would do
+_OBSTACLES = {  # why something cannot be written, what to do, and where to write instead
     errno.EACCES: _DENIED,
     errno.EDQUOT: ("your quota is used up", "delete some files of yours", "on another disk"),
     errno.EEXIST: _NO_FOLDER,
@@ -38,9 +38,9 @@ _OBSTACLES = {  # why something cannot be written, what to do, and which other p
     errno.EPERM: _DENIED,
     errno.EROFS: ("the disk is read-only", "mount it so that it can be written", "on another disk"),
 }
-NOT_WRITTEN = _OBSTACLES.keys()  # the error numbers of a place that cannot be written to
+NOT_WRITTEN = _OBSTACLES.keys()  # error numbers that mean that a place cannot be written to
 _PROBE = 4096  # bytes: a full disk still takes empty files
-_CLOCKS_S = 5.0  # most difference between the clocks of files and of processes
+_CLOCKS_S = 5.0  # most difference between a file's time and the start time of a process
 _swept: set[Path] = set()  # folders in which this process has deleted partial files
 _left_out: set[Path] = set()  # paths that this process has logged as left out
 
@@ -110,9 +110,9 @@ def load(
     """Return the result of `reader` for a file, None if the file is missing or cannot be used.
 
     If `reader` raises ValueError, the file is damaged. It is then removed, or renamed to
-    "*.damaged" if `is_users`, so that the warning comes only once; but a file of another user, and
-    anything but a regular file, stays. instead: ends the warning and says what happens now. Partial
-    files that killed writers left in the same folder are deleted.
+    "*.damaged" if `is_users`, so that the warning comes only once. Files of other users are never
+    removed or renamed, nor are links, pipes and the like. instead: the end of the warning, which
+    says what happens now. Partial files that killed writers left in the same folder are deleted.
     """
     _sweep(path.parent)
     try:
@@ -130,8 +130,8 @@ def load(
 def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file that only this user can read, and move it to `path` when it is complete.
 
-    Raises OSError and leaves the earlier file as it was, also if that is anything but a regular
-    file of this user.
+    Raises OSError if this fails; the earlier file is then as it was. Only a regular file of this
+    user is replaced; for any other, OSError is raised too.
     """
     if os.path.lexists(path) and not _is_ours(path):
         raise OSError(errno.EPERM, "it is no regular file of this user", str(path))
@@ -202,7 +202,7 @@ def remove(path: Path) -> str:
 
 
 def one_line(said: object, most: int = 200) -> str:
-    """Return the text of an error, shortened and without control characters, for it may quote a
+    """Return the text of an error, shortened and without control characters, because it may quote a
     file.
     """
     shown = (c if c.isprintable() else ascii(c)[1:-1] for c in str(said)[:most])
@@ -229,7 +229,7 @@ def _is_abandoned(path: Path) -> bool:
     written = path.stat().st_mtime
     if time.time() - written > _ABANDONED_S:
         return True
-    try:  # a container gives each process the number of the one before
+    try:  # a new container reuses process ids, so compare when the process started
         return psutil.Process(int(writer)).create_time() > written + _CLOCKS_S
     except psutil.NoSuchProcess:
         return True
@@ -244,8 +244,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _put_aside(path: Path) -> str:
-    """Rename a regular file of this user to "*.damaged"; return words for the warning about it, ""
-    if it was not renamed.
+    """Rename a regular file of this user to "*.damaged". Return words about this for the warning,
+    or "" if it was not renamed.
     """
     aside = path.with_name(f"{path.name}.damaged")
     with contextlib.suppress(OSError):

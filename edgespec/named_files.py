@@ -1,4 +1,4 @@
-"""Paths and files named by a user. The path may be any text, the file anything."""
+"""Paths and files that a user names. They are not trusted: paths and contents may be anything."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Registries: implementations of one kind, known by name. Each is one file that registers itself.
+"""Registries: each holds the implementations of one kind by name, such as all drafters.
 
-The file is in the kind's own folder, or is a module that another package names in the kind's
-entry-point group. The configuration, the command line, the replay and the docs then know its name.
-Other packages are searched only if a name is unknown or all names are listed.
+Each implementation is one file that registers itself. It is in the folder of its kind, or is a
+module that another package names in the kind's entry-point group. The configuration, the command
+line, the replay and the docs then know its name. Other packages are searched only if a name is
+unknown or all names are listed.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ logger = logging.getLogger("edgespec.registry")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An implementation that can be asked for by name.
+    """An implementation that can be selected by name.
 
-    make: a function that returns it; its keyword-only arguments are options. summary: a description
-    in a few words. aliases: other names for it.
+    make: a function that returns the object; its keyword-only arguments are options. summary: a
+    description in a few words. aliases: other names of the entry.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Entry:
 
     @property
     def is_own(self) -> bool:
-        """True if edgespec itself implements it, not another package."""
+        """True if edgespec implements the entry, not another package."""
         return self.make.__module__.startswith("edgespec.")
 
 
@@ -167,7 +168,7 @@ class Registry(Generic[E]):
             try:
                 point.load()
                 self._check_registered(point.module)
-            except Exception as error:  # one package that is broken must not take the others along
+            except Exception as error:  # one broken package must not hide the others
                 package = point.dist.name if point.dist else point.value
                 logger.warning(
                     "the %s %s of the package %s is left out: %s: %s",

@@ -136,7 +136,7 @@ def _in_words(expected: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as shortened JSON, but "a list" or "an object" for these."""
+    """Return a value as shortened JSON; return "a list" for a list, "an object" for an object."""
     if isinstance(value, (list, tuple, dict)):
         return "an object" if isinstance(value, dict) else "a list"
     text = one_line(json.dumps(value, ensure_ascii=False, default=str))

@@ -1,7 +1,7 @@
 """Declarations of settings: the fields of a dataclass, annotated with bounds and a sentence.
 
 Each setting is declared once. The check of its value, its command-line option, its field in
-requests, its field in frames to a server and its row on the reference page are made from that.
+requests, its field in frames to a server and its row on the reference page come from this.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Setting:
         return low, _LARGEST if self.kind is int else sys.float_info.max
 
     def in_words(self, value: float = -math.inf) -> str:
-        """Return the allowed range as text, for an error about `value`; "" for no limits.
+        """Return the allowed range as text, for an error about `value`; "" if all is allowed.
 
         A default upper bound is named only if `value` is above it.
         """

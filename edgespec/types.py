@@ -47,7 +47,7 @@ class Distribution(NamedTuple):
 
     ids: [n], strictly ascending. probs: float [n], sums to 1. Both are lists if top_k or top_p left
     few tokens (Python handles a few scalars faster than small arrays), else int64 and float64
-    arrays. A token that is not listed has probability zero; a listed token may have it too.
+    arrays. A token that is not listed has probability 0; a listed token may also have 0.
     """
 
     ids: list[int] | Ids
@@ -84,8 +84,8 @@ class Distribution(NamedTuple):
 class Requires(NamedTuple):
     """The hidden states of the target that a drafter needs during an answer.
 
-    layers: the layers whose hidden states it needs, as in `Model.tap`. latest: how many of the
-    prompt's last tokens need them at most; 0 for all tokens whose states are kept.
+    layers: the layers whose hidden states it needs, as in `Model.tap`. latest: at most this many
+    last tokens of the prompt need states; 0 for all tokens whose states are kept.
     """
 
     layers: tuple[int, ...] = ()
@@ -154,8 +154,8 @@ class Verified(NamedTuple):
 
     rows: the target's logits row that each emitted token was chosen from, views valid until
     `accept` returns; empty if the target is on another machine. drafted: all tokens of the draft,
-    accepted or not. drafted_rows: the logits row after each drafted token, with the limits of
-    `rows`.
+    accepted or not. drafted_rows: the logits row after each drafted token; valid or empty as `rows`
+    is.
     """
 
     tokens: tuple[int, ...]
@@ -357,12 +357,12 @@ class Part:
 class Completion:
     """The answer of a finished request.
 
-    token_ids: all emitted tokens, including the EOS token or the tokens of a stop string.
-    text: the text of these tokens, cut before a stop string. stop_reason: the stop string or the id
-    of the end token that ended the answer. logprobs: one entry for each token if they were asked
-    for. parsed: the value of an answer under a schema; None if the answer was cut, or if the schema
-    is a type that refuses the value. reasoning, tool_calls: the reasoning and the calls in a chat's
-    answer; `text` is the rest of it.
+    token_ids: all emitted tokens, including the EOS token or the tokens of a stop string. text: the
+    text of these tokens, cut before a stop string. stop_reason: the stop string or the id of the
+    end token that ended the answer. logprobs: one entry for each token if the request asked for
+    them. parsed: the value of an answer under a schema; None if the answer was cut, or if the
+    schema is a type that refuses the value. reasoning, tool_calls: the reasoning and the calls in a
+    chat's answer; `text` is the rest of the answer.
     """
 
     text: str

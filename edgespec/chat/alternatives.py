@@ -8,7 +8,7 @@ from typing import Any
 
 from ..constraints.schemas import DEFINITIONS
 
-_MOST = 1000  # alternatives of a schema; also the schemas that are visited
+_MOST = 1000  # most alternatives of a schema, and most schemas that are visited to find them
 _DEEPEST = 60  # levels of nested references and alternatives
 _JOINED = ("$ref", "allOf", "anyOf", "oneOf")
 
@@ -26,8 +26,8 @@ class Alternatives:
     def of(self, schema: Any, depth: int = 0) -> list[dict[str, Any]]:
         """Return a list of simple schemas; a value follows `schema` if it follows one of them.
 
-        Where schemas are combined, only the keywords of texts are merged: type, enum (which const
-        becomes), minLength and maxLength.
+        Where schemas are combined, only the keywords of texts are merged: type, minLength,
+        maxLength and enum. A const becomes an enum.
 
         Raises ValueError, with the reason, if `schema` is not a schema or has too many
         alternatives.

@@ -12,7 +12,7 @@ from .alternatives import Alternatives
 from .tools import Tool
 
 _UNSEEN = ("pattern", "format")  # keywords that unquoted texts cannot follow
-_OF_OTHERS = frozenset((  # with one of these, a schema without a type is not for texts
+_OF_OTHERS = frozenset((  # with one of these but no type, a schema is not for texts
     "properties", "required", "additionalProperties", "patternProperties", "minProperties",
     "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minimum", "maximum",
     "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
@@ -25,12 +25,12 @@ _LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # al
 
 
 def of_tool(tool: Tool, guidance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments for llguidance. guidance: how it writes JSON."""
+    """Return the schema of a tool's arguments for llguidance. guidance: its options for JSON."""
     return {"type": "object", **_given(tool), "x-guidance": dict(guidance)}
 
 
 def of_argument(tool: Tool, key: str, guidance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of one argument for llguidance. guidance: how it writes JSON."""
+    """Return the schema of one argument for llguidance. guidance: its options for JSON."""
     given = _given(tool)
     schema = given["properties"][key]
     schema = {} if schema is True else dict(schema)
@@ -114,7 +114,8 @@ def choices_of(tool: Tool, key: str) -> dict[str, Any]:
 def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
     """Return the least and the most characters of a text, with None for no maximum.
 
-    Raises ConfigError if the tool is strict and its schema asks for more than these lengths.
+    Raises ConfigError if the tool is strict and these two lengths do not express all that its
+    schema demands of the text.
     """
     alternatives = _alternatives(tool, key)
     free = [each for each in alternatives if _is_free(each)]

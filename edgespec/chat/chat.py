@@ -31,10 +31,10 @@ class Chat:
     The tokens of finished turns are kept as they were generated, so the next prompt extends the
     cache and only the new turn is prefilled. When the context is full, the oldest turns leave the
     prompt (the system prompt and `messages` stay) and a "notice" event says so. A cancelled answer
-    stays in `messages` as far as it was shown; a turn whose answer had not begun does not. Control
-    tokens and markers (`<tool_call>`) written in messages are text, unless parse_special is True.
-    owner: the name of the person or program that the conversation belongs to; nothing of it is
-    reused or drafted from for a different owner.
+    stays in `messages` as far as it was shown; a turn without any answer is removed. Control tokens
+    and markers (`<tool_call>`) written in messages are text, unless parse_special is True. owner:
+    the name of the person or program that the conversation belongs to; nothing of it is used for
+    other owners, not even for drafts.
 
     tools: the tools that the model may call: functions with type hints, `Tool` objects, or mappings
     in the form of OpenAI's API. An answer with calls has them in `tool_calls`; `run_tool` runs one,
@@ -127,10 +127,10 @@ class Chat:
     def stream_continued(self, **settings: Any) -> Stream:
         """Continue the last answer where it was cut, and yield the added text as it is generated.
 
-        The message becomes the whole answer; the completion has only what was added. No form and no
-        limit on reasoning applies to it, and penalties count from here. Settings and errors are
-        those of `stream`, and ConfigError is also raised if there is no answer, or none that can be
-        continued.
+        The message becomes the whole answer; the completion has only the added text. No form and no
+        limit on reasoning applies to the added text, and penalties count from here. Settings and
+        errors are those of `stream`, and ConfigError is also raised if there is no answer, or none
+        that can be continued.
         """
         return self._stream([], settings, begun=self._begun())
 
@@ -176,7 +176,7 @@ class Chat:
     def load_dict(self, saved: dict[str, Any]) -> None:
         """Replace the conversation with one that `to_dict` returned.
 
-        Raises ConfigError, and changes nothing, if `saved` is not one.
+        Raises ConfigError, and changes nothing, if `saved` is not such a conversation.
         """
         if not isinstance(saved, dict):
             raise ConfigError(f"a saved chat is a JSON object, got {saved!r:.80}")
@@ -197,7 +197,7 @@ class Chat:
         return [*before, *added, reading.so_far()]
 
     def _options(self, given: Mapping[str, Any]) -> AnswerOptions | None:
-        """Return the options of the chat and of one answer; None if the whole answer is plain text.
+        """Return the chat's options, updated by `given`; None if the whole answer is plain text.
 
         Raises ConfigError for options that the model cannot follow.
         """

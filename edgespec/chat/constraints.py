@@ -44,7 +44,7 @@ class AnswerConstraints:
     def of(
         self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
     ) -> Constraint | None:
-        """Return the constraint of an answer to the prompt `rendered`, or None for no limits.
+        """Return the constraint of an answer to the prompt `rendered`, or None if there is none.
 
         The constraint covers reasoning and tool calls. If the request asks for a form, the content
         after the reasoning must follow it. Raises ConfigError in the same cases as

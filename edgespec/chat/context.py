@@ -21,10 +21,10 @@ class Fitted(NamedTuple):
     """A conversation in the form that goes to the engine.
 
     prompt: the token ids of the text `rendered`. n_dropped: the number of messages that are left
-    out. earlier: the token ids of the last n_ctx of these messages at most; prompt lookup may draft
-    from them. said: those answers that are in `rendered` as they were generated, not as the
-    template writes their messages, by message number. opened: `rendered` without the answer at its
-    end, if one is continued.
+    out. earlier: the token ids of at most the last n_ctx of these messages; prompt lookup may draft
+    from them. said: by message number, the answers that `rendered` contains as they were generated,
+    not as the template writes messages. opened: `rendered` without the answer at its end, if one is
+    continued.
     """
 
     prompt: list[int]
@@ -41,8 +41,8 @@ class Context:
     The tokens of answers are kept as they were generated, so that the next prompt extends the
     cache. Templates write calls and reasoning differently from models, or leave reasoning out. So
     an answer with calls or reasoning is first given to the template as the text that was generated.
-    Only if the result does not continue the kept tokens is it given as a message with calls and
-    reasoning.
+    If the result does not continue the kept tokens, the answer is given as a message with calls and
+    reasoning instead.
 
     n_dropped: the number of oldest messages that are left out, always whole turns.
     """
@@ -73,12 +73,12 @@ class Context:
         options: AnswerOptions | None = None,
         begun: str = "",
     ) -> Fitted:
-        """Return the newest turns, as many as leave enough of the context for an answer.
+        """Return as many of the newest turns as fit, with room for an answer.
 
-        begun: the text of the last answer, if it is continued. If turns must be left out, a quarter
-        of the context is kept free for the next turns too, because the model must read everything
-        again each time. Raises ContextFull if the last turn alone is too long. The state of this
-        object does not change.
+        begun: the text of the last answer, if it is continued. Each time that turns are left out,
+        the model must read the rest again. So a quarter of the context is then kept free for the
+        next turns. Raises ContextFull if the last turn alone is too long. The state of this object
+        does not change.
         """
         head = [] if system is None else [{"role": "system", "content": system}]
         reserve = min(max_tokens or _RESERVE, self._n_ctx // 4)
@@ -134,7 +134,7 @@ class Context:
         return Fitted(prompt, rendered, dropped, self._earlier, said, opened)
 
     def take(self, fitted: Fitted) -> None:
-        """Leave out the messages that were left out of an answered conversation; keep no tokens."""
+        """Leave out the messages that `fitted` leaves out, and forget the kept tokens."""
         self.n_dropped, self._earlier = fitted.n_dropped, fitted.earlier
         self._text, self._said = "", {}
 
@@ -143,8 +143,8 @@ class Context:
     ) -> None:
         """Keep the tokens of an answer to the prompt `fitted`.
 
-        said: the whole text of the answer. number: the index of its message, if the message is more
-        than `said` as content.
+        said: the whole text of the answer. number: the index of the answer's message, if the
+        message is not just `said` as content.
         """
         answer = list(ids)
         if answer and self._tokenizer.is_eog(answer[-1]):
@@ -173,8 +173,8 @@ class Context:
         options: AnswerOptions | None,
         answer: str,
     ) -> tuple[list[int], str, dict[int, str]]:
-        """Return the token ids and the text of a conversation, and which answers in it are as
-        generated.
+        """Return the token ids and the text of a conversation, and the answers that it contains as
+        they were generated.
 
         answer: the beginning of an answer, which is added at the end. The kept ids are extended if
         possible. Raises ContextFull, before anything is tokenized, for more text than the context

@@ -33,18 +33,18 @@ class ConversationEncoder:
     blanks or HTML tags, mean nothing to the template and stay tokens.
 
     An assistant's message has its calls in tool_calls and its reasoning in reasoning_content; the
-    template writes the markers around them. In its content, markers are text as everywhere, except
-    for the two markers around reasoning at its beginning: clients send back answers with
-    `<think>…</think>`, which many templates remove.
+    template writes the markers around them. In the message's content, markers are text as
+    everywhere, except for two around reasoning at the beginning of the content: clients send back
+    answers with `<think>…</think>`, which many templates remove.
 
     Method: before the template sees a content, the text of each such token in it is replaced by a
     mark, a pair of surrogates, which valid text cannot contain. So every token in the rendering is
     the template's own, however contents were trimmed, joined or escaped. The first or last
     character of a content is also replaced by a mark if it could form a token with the text next to
-    it. A stretch between two control tokens that contains marks is encoded by itself, without
-    reading control tokens. That is exact, because engines encode the text between special tokens
-    separately. Where a marker in the stretch contains marked characters, the stretch is cut inside
-    the marker.
+    it. If the text between two control tokens (a stretch) contains marks, it is encoded by itself,
+    without reading control tokens. That is exact, because engines encode the text between special
+    tokens separately. Where a marker in the stretch contains marked characters, the stretch is cut
+    inside the marker.
 
     parse_special: True reads control tokens and markers in contents as tokens.
     """
@@ -215,7 +215,7 @@ class ConversationEncoder:
     def _as_text(self, marked: str) -> Iterator[list[int]]:
         """Yield the ids of a stretch with marks.
 
-        No token of a marker in them contains a marked character.
+        No marker token among them contains a marked character.
         """
         text, spans = self._unmarked(marked)
         parts = self._cut(text, spans)
@@ -225,7 +225,7 @@ class ConversationEncoder:
             yield from self._inner(part)
 
     def _unmarked(self, marked: str) -> tuple[str, list[tuple[int, int]]]:
-        """Return the text of a stretch without marks, and the spans where the marks were."""
+        """Return a stretch with each mark replaced by its text, and the spans of these texts."""
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         size = begin = 0

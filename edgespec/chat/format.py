@@ -1,4 +1,4 @@
-"""The form of a model's answers, learned from its template: how they reason and call tools."""
+"""The form of a model's answers, learned from its template: how it reasons and calls tools."""
 
 from __future__ import annotations
 

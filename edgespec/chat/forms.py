@@ -1,4 +1,4 @@
-"""Tells requested forms apart from reasoning and calls by the beginning of an answer."""
+"""Distinguishes requested forms from reasoning and calls by the beginning of an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def told_apart(
 
     source: the form as llguidance takes it. may_begin_with: returns True if the form can begin with
     a text. compiled: compiles a source of a kind, and returns the result and an error text. Raises
-    ConfigError if a marker cannot be excluded from the form, or nothing is left of it.
+    ConfigError if a marker cannot be excluded, or nothing is left of the form then.
     """
     possible = [marker for marker in markers if _may_begin(marker, may_begin_with)]
     if not possible:
@@ -37,7 +37,7 @@ def told_apart(
 
 
 def _beginning_otherwise(regex: str, markers: Sequence[str]) -> str:
-    """Return the form of a regular expression without the texts that begin with a marker."""
+    """Return the form of a regular expression, without its texts that begin with a marker."""
     pattern = json.loads(regex)["grammars"][0]["lark_grammar"].removeprefix("start: ").strip()
     others = (f" & /{not_beginning_with(marker, BLANKS)}/" for marker in markers)
     return f"start: FORM\nFORM: {pattern}{''.join(others)}\n"
@@ -58,7 +58,7 @@ def _blanks(before: str, may_begin_with: Callable[[str], bool]) -> Iterator[str]
 def not_beginning_with(text: str, blanks: str = "") -> str:
     """Return an expression for texts that do not begin with `text`, or with blanks and `text`.
 
-    It describes the beginnings that are allowed. llguidance intersects such an expression with
+    The expression describes the allowed beginnings. llguidance intersects such an expression with
     counted repetitions at no cost, but gives up on the complement of the forbidden beginnings.
     """
     begun = [text[:n] for n in range(len(text))]

@@ -161,8 +161,8 @@ class AnswerGrammar:
     def _spelled(self, *, all_kinds: bool = False) -> list[str]:
         """Return expressions for texts that contain the marker of calls, if it is a control token.
 
-        Text must not spell that marker, because a reader of the answer could not tell the two
-        apart. all_kinds: exclude it also if it is not a control token.
+        Text must not spell that marker, because a reader of the answer could not tell its text from
+        the token. all_kinds: exclude the marker also if it is not a control token.
         """
         assert self._tools
         trigger = self._tools.trigger

@@ -1,4 +1,4 @@
-"""Relaxes the schemas of tools that are not strict, where they cannot be followed."""
+"""Relaxes schemas that cannot be followed, in tools that are not strict."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _KEPT = 256  # tools whose relaxed schemas are remembered
 
 
 class LenientTools:
-    """Relaxes those schemas of arguments that cannot be followed, in tools that are not strict.
+    """Relaxes argument schemas that cannot be followed, in tools that are not strict.
 
-    Such an argument may then have any value. llguidance ignores keywords that it does not know, but
-    refuses those that it cannot follow, such as a pattern with look-ahead, and values that make no
-    sense, such as null.
+    An argument with such a schema may then have any value. llguidance ignores keywords that it does
+    not know. It refuses keywords that it cannot follow, such as a pattern with look-ahead, and
+    keywords with senseless values, such as null.
 
     is_wrong: returns True if a schema, given as text, cannot be followed.
     """
@@ -51,7 +51,7 @@ class LenientTools:
     def _without(
         self, owner: str, name: str, whole: str, written: Arguments
     ) -> dict[str, Any] | None:
-        """Return a schema of arguments that can be followed, or None if the original one can be.
+        """Return a schema of arguments that can be followed; None if the original can be followed.
 
         Each definition and each argument is tried separately. A definition is tried with {} in
         place of all definitions that it refers to. written: how the arguments are written.

@@ -28,8 +28,8 @@ class Reader:
 
     form: the form of calls. tools: the tools that may be called. is_open: True if the prompt has
     opened the reasoning. has_form: True if the request asks for a form. Then an answer that does
-    not begin with a call has no calls, because its content may spell the markers of calls, in JSON
-    text for example.
+    not begin with a call is read as content only, because content may spell the markers of calls,
+    for example in JSON text.
     """
 
     def __init__(

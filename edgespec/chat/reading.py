@@ -18,8 +18,8 @@ class Reading:
     """Reads the answer of a model, event by event.
 
     reader: finds reasoning and calls; without a reader all text is content. begun: the text of an
-    answer that is continued, or None for a new answer. said: all text that was generated since
-    then. ids: the token ids of `said`. is_whole: True if the model itself ended the answer.
+    answer that is continued, or None for a new answer. said: all text of this request's answer.
+    ids: the token ids of `said`. is_whole: True if the model itself ended the answer.
     """
 
     def __init__(

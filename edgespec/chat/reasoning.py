@@ -66,7 +66,7 @@ def _is_kept(probe: Probe, key: str) -> bool:
 
 
 def _switch(source: str, probe: Probe) -> tuple[str, Any] | None:
-    """Return a variable that changes the prompt, and the value of it that turns reasoning off."""
+    """Return a variable that changes the prompt, and its value that turns reasoning off."""
     names = [name for name in templates.variables_of(source) if _SWITCH.search(name)]
     for name in names[:_MOST_SWITCHES]:
         off, on = (probe.text(generation=True, **{name: value}) for value in (False, True))

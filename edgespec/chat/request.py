@@ -1,4 +1,4 @@
-"""The request for an answer that every API and program passes on in the same form."""
+"""A request for an answer, in the form in which every API and program passes it on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .options import AnswerOptions
 class GenerationRequest:
     """A request for an answer, from any API or program.
 
-    messages: a conversation as returned by `history.regular`. prompts: the alternative to messages,
+    messages: a conversation as returned by `history.regular`. prompts: used in place of messages;
     texts in which special tokens are read, or token ids. options: the options for tools and
-    reasoning. prediction: text that the answer is likely to contain. parse_special: True reads
-    control tokens that are written in messages as such.
+    reasoning. prediction: text that the answer is likely to contain. parse_special: True reads the
+    names of control tokens in messages as control tokens.
     """
 
     messages: Sequence[Message] = ()

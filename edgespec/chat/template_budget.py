@@ -56,7 +56,7 @@ def spend(size: int) -> None:
 
 
 class _List(list[Any]):
-    """A list that stores its weight, which stays right because no template can change the list."""
+    """A list that stores its `weight`, which stays right because no template can change a list."""
 
     __slots__ = ("_weight",)
     _weight: int
@@ -120,7 +120,7 @@ def weighed(value: Any) -> Any:
 
 
 def charged(value: Any) -> Any:
-    """Charge for a value that was just made, and return it."""
+    """Charge the budget for a value that was just made, and return the value."""
     if isinstance(value, str):
         spend(1 + len(value))
     elif isinstance(value, Iterator):

@@ -3,7 +3,7 @@
 A template is a program that came with the model. It is rendered in this process, where it cannot be
 killed. It can use only the statements, operators, methods, filters, tests and functions that are
 listed here, which are those that published templates use. An operation whose result can be larger
-than its inputs is charged to the budget before it is done, all others after that.
+than its inputs is charged to the budget before it is done; all others are charged afterwards.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .template_budget import TooMuch, charged, listed, spend, text_of, weighed, 
 
 _MAX_WIDTH = 100  # the largest argument of indent, strip and similar
 _MAX_FORM = 200  # characters of a format for strftime_now
-_ESCAPED = 5  # characters that one becomes when a text is escaped to join a safe text
-_SCOPES = ("_loop_vars", "_block_vars")  # which jinja adds to calls inside loops and blocks
+_ESCAPED = 5  # most characters that one becomes when a text is escaped to join a safe text
+_SCOPES = ("_loop_vars", "_block_vars")  # arguments that jinja adds to calls in loops and blocks
 
 NODES = {
     "Template", "Output", "TemplateData", "Name", "NSRef", "Const", "Getattr", "Getitem",
@@ -221,7 +221,7 @@ FILTERS: dict[str, Callable[..., Any]] = {name: _DEFAULT[name] for name in _AS_I
 def _bounded(name: str, made: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that charges its result and every item that it iterates over.
 
-    It takes a context, so that jinja does not call it while a template is compiled.
+    The filter takes a context, so that jinja does not call it while a template is compiled.
     """
     wanted = getattr(made, "jinja_pass_arg", None)
 
@@ -355,7 +355,7 @@ def _methods(value: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _repeated(value: Any, n: Any) -> int:
-    """Return the size of a value repeated n times, or 1 if it cannot be repeated so."""
+    """Return the size of a value repeated n times, or 1 if it cannot be repeated."""
     is_repeated = isinstance(value, (str, list, tuple)) and isinstance(n, int)
     return max(0, n) * weight(value) if is_repeated else 1
 

@@ -27,8 +27,8 @@ class Tool:
     """A function that a model may call.
 
     parameters: the JSON schema of the object that contains the arguments. strict: True forbids
-    arguments that are not in the schema, and a schema that cannot be followed completely is
-    refused. In a tool that is not strict, keywords that cannot be followed are left out.
+    arguments that are not in the schema, and refuses a schema that cannot be followed completely.
+    In a tool that is not strict, keywords that cannot be followed are left out.
     """
 
     name: str
@@ -97,7 +97,7 @@ def tool_of(function: Callable[..., Any]) -> Tool:
 def _field(
     name: str, argument: inspect.Parameter, hints: Mapping[str, Any]
 ) -> tuple[inspect.Parameter, bool]:
-    """Return an argument, and whether a call must give it."""
+    """Return an argument, and True if every call must give it."""
     if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
         raise ConfigError(
             f"{name} takes {argument}, and a model cannot tell what to give; name every argument"
@@ -129,7 +129,7 @@ def _schemas(
 
 def _schema(what: str, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        if hasattr(kind, "model_json_schema"):  # pydantic's, which is not imported for it
+        if hasattr(kind, "model_json_schema"):  # a pydantic model; pydantic need not be imported
             schema = kind.model_json_schema(ref_template="#/$defs/{model}")
             return schema, schema.pop("$defs", {})
         (schema,), definitions = msgspec.json.schema_components(

@@ -16,9 +16,9 @@ from .texts import BLANKS, overlap
 class Budget(NamedTuple):
     """A limit on the tokens of reasoning, with everything needed to enforce it.
 
-    most: most tokens of reasoning. begin, end: the markers around reasoning. is_open: the prompt
-    has already opened it. closing: the tokens that end it. piece: a function that returns the bytes
-    that a token adds to the answer.
+    most: most tokens of reasoning. begin, end: the markers around reasoning. is_open: True if the
+    prompt has opened the reasoning. closing: the tokens that end reasoning. piece: a function that
+    returns the bytes that a token adds to the answer.
     """
 
     most: int
@@ -34,7 +34,7 @@ class _Place(NamedTuple):
 
     text: the last bytes, which may still become a marker. n: tokens of reasoning so far. state:
     "before" reasoning, "inside" or "after" it. n_given: how many closing tokens have come in a row.
-    Only tokens after the limit count as closing; the same tokens before it are reasoning.
+    Only tokens after the limit count as closing; before the limit they are reasoning.
     """
 
     text: bytes
@@ -74,7 +74,7 @@ class BudgetedConstraint:
 class _BudgetedMatcher:
     """A matcher that counts tokens of reasoning.
 
-    It keeps the places after the tokens ahead that it was last asked about.
+    It stores the place after each of the drafted tokens `ahead` of the last call.
     """
 
     def __init__(self, inner: Matcher, budget: Budget) -> None:
@@ -116,15 +116,15 @@ class _BudgetedMatcher:
         return self._budget.closing[self._at(ahead).n_given :]
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
+        """Add emitted tokens to the text. Raises DecodeError if one is not allowed."""
         self._inner.accept(tokens)
         self._places, self._ahead = [self._at(tokens)], []
 
     def _due(self, ahead: Sequence[int]) -> int | None:
         """Return the closing token that has to come next, None if none has to.
 
-        It is None as well in the middle of a multi-byte character, because the inner constraint
-        allows no closing token there.
+        It is also None in the middle of a multi-byte character, because the inner constraint allows
+        no closing token there.
         """
         token = self._closing(self._at(ahead))
         return token if token is not None and self._inner.allows(token, ahead) else None

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     import llguidance
 
 
-_MOST_BYTES = {  # largest text that is compiled, by kind of form
+_MOST_BYTES = {  # bytes of the largest text that is compiled, by kind of form
     "schema": 1 << 18, "choices": 1 << 18, "grammar": 1 << 16, "regex": 1 << 12, "answer": 1 << 19
 }  # fmt: skip
-_MOST_GRAMMAR = 1 << 19  # bytes of the largest grammar that such a text becomes
+_MOST_GRAMMAR = 1 << 19  # bytes of the largest grammar that is made from such a text
 _OPTIONAL = re.compile(r"[*?]|\{0,|\|\s*\)")  # marks of optional parts
-_MOST_OPTIONAL = 8000  # memory grows with their number squared: 8,000 in a row took 180 MB
+_MOST_OPTIONAL = 8000  # memory grows with the square of their number: 8,000 in a row took 180 MB
 _STACK = 128 << 20  # bytes of stack: llguidance recurses once for each of 14,000 rules in a row
-_MOST_ITEMS = 8_200  # items in a parser's state, four for an optional field of an object: with
-# 20,000 llguidance keeps the interpreter's lock for 0.1 s at each token
-_MOST_WORK = 20_000_000  # work of one step, in 0.1 µs: ranges of multiples took up to 0.9 s
+_MOST_ITEMS = 8_200  # items in a parser's state; an optional field of an object makes 4. With
+# 20,000, llguidance holds the GIL for 0.1 s at each token
+_MOST_WORK = 20_000_000  # work of a step, in units of 0.1 µs: ranges of multiples took up to 0.9 s
 _MOST_STATES = 1_000_000  # states of the automaton of a form's texts and numbers
 _TRIED, _TRIED_TOKENS = 3, 64  # steps of a form that are tried, and most tokens of one step
-_KEPT_SCHEMAS = 256  # schemas whose check is remembered: whether they can be followed
+_KEPT_SCHEMAS = 256  # schemas for which it is remembered whether they can be followed
 _KEPT = 16  # compiled constraints that an engine keeps
 
 
@@ -68,7 +68,7 @@ class Constraints:
     def prepare(self) -> None:
         """Read the vocabulary now instead of at the first constraint.
 
-        llguidance keeps the interpreter's lock meanwhile, for 0.1 s with 50,000 tokens.
+        llguidance holds the GIL meanwhile, for 0.1 s with 50,000 tokens.
         """
         with contextlib.suppress(ImportError, ConfigError):  # the first constraint raises it again
             self._vocabulary  # noqa: B018
@@ -76,7 +76,7 @@ class Constraints:
     def of(self, params: SamplingParams, owner: str = "") -> Grammar | None:
         """Return the constraint of a request, None if it has none.
 
-        Raises ConfigError, which says what is wrong, if it cannot be compiled.
+        Raises ConfigError, with the reason, if the constraint cannot be compiled.
         """
         given = self.given(params)
         return self.compiled(owner, *given) if given else None
@@ -154,7 +154,7 @@ class Constraints:
         return Grammar(matcher, self._words, description={kind: text})
 
     def _refusal(self, owner: str, text: str) -> tuple[str, str]:
-        """Return why a schema cannot be followed and the place in it; both are "" if it can."""
+        """Return the error of a schema that cannot be followed, and its place; else "" and ""."""
         error = self.tried("schema", text)[1]
         if not error:
             return "", ""
@@ -167,7 +167,7 @@ class Constraints:
     def tried(self, kind: str, text: str) -> tuple[llguidance.LLMatcher | None, str]:
         """Return a compiled form and "", or None and the reason why it cannot be compiled.
 
-        Its first steps are tried, which shows forms that allow nothing or exceed the limits.
+        The form's first steps are tried, to find forms that allow nothing or exceed the limits.
         """
         if len(text) > _MOST_BYTES[kind]:
             most = _MOST_BYTES[kind]
@@ -212,7 +212,7 @@ class Constraints:
 
 
 def _error_of(matcher: llguidance.LLMatcher, words: Words) -> str:
-    """Return what is wrong with a form, "" if its first steps work."""
+    """Return the error of a form's first steps, "" if they work."""
     for _ in range(_TRIED):
         if matcher.is_error() or matcher.is_stopped():
             break

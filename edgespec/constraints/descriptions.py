@@ -1,6 +1,6 @@
 """Descriptions of constraints that come from another machine: the form and the limit.
 
-Nothing in them can be trusted to have been checked there.
+The other machine may not have checked them, so everything is checked here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import schemas
 
 
 class Limit(NamedTuple):
-    """A limit on reasoning: its tokens, the markers around it, and whether the prompt opened it."""
+    """A limit on reasoning: its tokens, the markers around it, and True if the prompt opened it."""
 
     budget: int
     begin: str
@@ -34,7 +34,7 @@ _LIMIT_FIELDS = {
 def form_of(description: Mapping[str, Any]) -> tuple[str, str]:
     """Return the kind and the text of the form in a description, as the compiler takes them.
 
-    Raises ConfigError for an invalid one.
+    Raises ConfigError if the form is invalid.
     """
     kinds = [name for name in (*CONSTRAINTS, "answer") if name in description]
     if not kinds:
@@ -52,7 +52,7 @@ def form_of(description: Mapping[str, Any]) -> tuple[str, str]:
 def limit_of(description: Mapping[str, Any]) -> Limit | None:
     """Return the limit on reasoning in a description, None if it has none.
 
-    Raises ConfigError for an invalid one.
+    Raises ConfigError if the limit is invalid.
     """
     settings = {name: description.get(f"reasoning_{name}") for name in Limit._fields}
     if all(value is None for value in settings.values()):

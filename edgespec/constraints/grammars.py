@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from ..errors import ConfigError
 
 MOST_TEXT = 4096
-"""Most characters of a fixed text in an answer, because each token looks at all the rest of it."""
+"""Most characters of a fixed text in an answer, because each token takes work for all the rest."""
 
 MOST_AT_ONCE = 10
-"""Most expressions that have to hold for one text at once; 20 took a minute to combine."""
+"""Most expressions that one text has to match at once; 20 took a minute to combine."""
 
 _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/')  # texts and regular expressions
 
 
 def of_grammar(grammar: str) -> str:
-    """Return a grammar in Lark's form; one in llama.cpp's form is recognised and converted.
+    """Return a grammar in Lark's form; a grammar in llama.cpp's form is recognised and converted.
 
-    Raises ConfigError for one that is invalid or too large.
+    Raises ConfigError if the grammar is invalid or too large.
     """
     from llguidance.gbnf_to_lark import any_to_lark
 
@@ -32,7 +32,7 @@ def of_grammar(grammar: str) -> str:
         return any_to_lark(grammar)
     except RecursionError:
         raise ConfigError("it is nested too deeply") from None
-    except Exception as error:  # what is missing in it, such as a root, raises a plain Exception
+    except Exception as error:  # if a part such as the root is missing, it is a plain Exception
         raise ConfigError(str(error)) from None
 
 

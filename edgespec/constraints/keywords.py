@@ -64,9 +64,9 @@ _REASONS = (  # messages of llguidance, and edgespec's words for them
 
 
 def in_our_words(error: str) -> str:
-    """Return an error message of llguidance in edgespec's words, with advice what to do instead.
+    """Return an error message of llguidance in edgespec's words, with advice on what to do instead.
 
-    A message that is not known is returned unchanged.
+    An unknown message is returned unchanged.
     """
     if match := re.fullmatch(r"Unimplemented keys: (\[.*\])", error):
         names = re.findall(r'"(.*?)"', match[1])

@@ -25,7 +25,7 @@ class Grammar:
     """A compiled constraint.
 
     shown: the ids of control tokens that are read as text, and their texts. description: the text
-    that it was compiled from, under its kind.
+    that it was compiled from, with the kind of the text as the key.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Grammar:
 
 
 class Unlimited:
-    """A constraint that allows everything, with control tokens that are read as text."""
+    """A constraint that allows everything, and only names control tokens that are read as text."""
 
     def __init__(self, shown: Mapping[int, bytes]) -> None:
         self.shown = shown
@@ -72,10 +72,10 @@ class Unlimited:
 class GrammarMatcher:
     """The position of an answer in a grammar, now and after drafted tokens.
 
-    The matcher of llguidance stays at the tokens ahead that were asked about last, because the rows
-    of a draft come one after the other. A token that ends answers is allowed where the text is
-    complete; llguidance is not told of it. is_large: look for forced tokens only where the mask
-    shows that there may be some, since llguidance keeps the interpreter's lock meanwhile.
+    The matcher of llguidance stays after the tokens `ahead` of the last call, because the rows of a
+    draft come one after the other. A token that ends answers is allowed where the text is complete;
+    it is not passed to llguidance. is_large: look for forced tokens only where the mask shows that
+    there may be some, because llguidance holds the GIL meanwhile.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class GrammarMatcher:
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return a mask of the tokens allowed after the text and `ahead`, [vocab_size].
 
-        After tokens that are not allowed, everything is.
+        After a token that is not allowed, all tokens are allowed.
         """
         return self._mask() if self._go(ahead) else self._all
 
@@ -106,13 +106,14 @@ class GrammarMatcher:
             return self._may_end(token)
         if self._n_valid([token]) == 0:
             return False
-        forced = self._forced()  # a mask allows only one of several ways to write forced text
+        forced = self._forced()  # of several tokenisations of a forced text, only one is allowed
         return not forced or token == forced[0]
 
     def forced(self, ahead: Sequence[int] = ()) -> list[int]:
-        """Return the tokens of the only text that is allowed next, or the token that ends answers.
+        """Return the tokens of the only text that is allowed next.
 
-        The list is empty if more than one text is allowed.
+        If the grammar allows no more text, this is the token that ends answers. The list is empty
+        if more than one text is allowed.
         """
         if self.has_ended or not self._go(ahead):
             return []
@@ -121,7 +122,7 @@ class GrammarMatcher:
         return self._forced()
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
+        """Add emitted tokens to the text. Raises DecodeError if one is not allowed."""
         ends = len(tokens) > 0 and tokens[-1] in self.ends
         text = tokens[:-1] if ends else tokens
         if not self._go(text) or (ends and not self._may_end(tokens[-1])):
@@ -135,7 +136,7 @@ class GrammarMatcher:
     def _may_end(self, token: int) -> bool:
         """Return whether a token may end the answer.
 
-        It may where the text is complete, and where the grammar itself asks for that token.
+        It may if the text is complete, or if the grammar itself asks for that token.
         """
         return self._matcher.is_accepting() or bool(self._mask()[token])
 
@@ -171,7 +172,7 @@ class GrammarMatcher:
         """Return how many of the tokens may follow.
 
         Ids outside the vocabulary count as forbidden: rows can be longer than the vocabulary, and
-        such an id would leave llguidance in an error state for good.
+        such an id would leave llguidance in an error state permanently.
         """
         n = len(self._all)
         known = next((i for i, token in enumerate(tokens) if not 0 <= token < n), len(tokens))
@@ -187,8 +188,8 @@ class GrammarMatcher:
 def plainly(error: str) -> str:
     """Return an error message of llguidance on one line, in edgespec's words where they are known.
 
-    Debug output that follows the message is left out, and so is the regular expression that it
-    repeats with a mark under it.
+    Debug output after the message is left out, and so is the copy of the regular expression with a
+    mark under it.
     """
     if error.startswith("NoExtension"):  # llguidance's name for a state that nothing can follow
         return "it allows no answer at all"

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .grammars import MOST_AT_ONCE, MOST_TEXT
 
 _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
-_MOST_REMAINDERS = 10_000  # remainders of all multipleOf for one value, which may have a range too
+_MOST_REMAINDERS = 10_000  # remainders of all multipleOf for one value, with a range or without
 _MOST_IN_ALL = 20_000  # remainders of all multipleOf, summed: each takes 10 µs and 1 KB to compile
 _LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
 _SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
@@ -55,8 +55,8 @@ def text_of(schema: Any, what: str = "schema") -> str:
 def value_of(schema: Any, text: str) -> Any:
     """Return the value of a complete answer: an instance of `schema` if that is a type, else JSON.
 
-    It is None if the type refuses the value, by a rule that is not in its schema, or if the value
-    is nested too deeply for Python.
+    It is None if the type refuses the value by a rule that is not in the schema. It is also None if
+    the value is nested too deeply for Python.
     """
     try:
         if isinstance(schema, (str, Mapping, bool)):
@@ -82,7 +82,7 @@ def _of_type(kind: Any) -> Any:
 
 
 def closed(schema: Any) -> Any:
-    """Return a copy of a schema whose objects have only the fields that it names."""
+    """Return a copy of a schema in which objects allow only the fields that are named."""
     if isinstance(schema, Mapping):
         result = {key: closed(value) for key, value in schema.items()}
         if isinstance(result.get("properties"), Mapping) and result.get("type") == "object":
@@ -133,7 +133,7 @@ def check_bounds(schema: Any, what: str) -> None:
 
 
 def _check_multiples(multiples: list[tuple[Any, tuple[str, ...]]], what: str) -> None:
-    """Raise ConfigError, with the place, if the multipleOf of a value make too many remainders."""
+    """Raise ConfigError, with the place, if one value's multipleOf make too many remainders."""
     together: dict[tuple[str, ...], int] = {}
     for value, path in sorted(multiples, key=lambda multiple: len(_applies_to(multiple[1]))):
         place = _applies_to(path)
@@ -192,7 +192,7 @@ def _pattern_length(value: Any, path: tuple[str, ...]) -> int:
 def _remainders(value: Any) -> int:
     """Return how many remainders a multipleOf makes, 0 if it is not a number.
 
-    It is the number without its decimal point.
+    The number of remainders is the multipleOf without its decimal point.
     """
     if isinstance(value, float) and math.isfinite(value):
         value = Decimal(repr(value)).normalize()
@@ -250,6 +250,6 @@ def _with_definitions(part: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 def parsed(params: SamplingParams, text: str) -> Any:
     """Return the value of a complete answer, None for a request without a schema.
 
-    It is an instance of the schema's type if that is a type, else a JSON value.
+    It is an instance of the schema if the schema is a type, else a JSON value.
     """
     return None if params.schema is None else value_of(params.schema, text)

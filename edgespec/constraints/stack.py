@@ -1,4 +1,4 @@
-"""Work in a separate thread, to give it a deeper stack, or because it cannot be stopped."""
+"""Work in a separate thread: with a deeper stack, or to stop waiting for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _starting = threading.Lock()  # the stack size of new threads is set for the com
 def with_stack(size: int, work: Callable[[], T]) -> T:
     """Return the result of `work`, which runs in a thread with a stack of `size` bytes.
 
-    Native code that recurses too deeply ends the process, and the default stack differs: 8 MB with
+    Native code that recurses too deeply ends the process, and the default size differs: 8 MB with
     glibc, 512 KB on macOS. Only the part of the stack that is used takes memory.
     """
     with _starting:

@@ -9,9 +9,9 @@ BLANKS = " \t\n"
 
 
 def overlap(text: AnyStr, marker: AnyStr) -> int:
-    """Return the length of the longest end of `text` that `marker` begins with.
+    """Return the length of the longest suffix of `text` that is a prefix of `marker`.
 
-    An end that is the complete marker does not count.
+    The complete marker does not count as a prefix.
     """
     longest = min(len(text), len(marker) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(marker[:n])), 0)

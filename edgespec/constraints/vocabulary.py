@@ -13,7 +13,7 @@ class Words:
     """A vocabulary as llguidance reads it.
 
     tokens: the bytes of each token. ends: the tokens that end an answer. usual_end: the one that
-    ended the last answer; before that, the first of them.
+    ended the last answer; before any answer has ended, the first of `ends`.
     """
 
     bos_token_id = None
@@ -37,7 +37,7 @@ class Words:
     def __call__(self, text: bytes) -> list[int]:
         """Return the tokens of a text that begins in the middle of another text.
 
-        Tokenizers that put a space before a text are given it after a newline. Text that the
+        A tokenizer that puts a space before each text gets the text after a newline. Text that the
         tokenizer cannot read is split into the longest possible tokens.
         """
         words = text.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A request for asyncio, which runs in a thread of its own and hands its events to the loop."""
+"""A request for asyncio: it runs in a thread of its own and hands events to the event loop."""
 
 from __future__ import annotations
 

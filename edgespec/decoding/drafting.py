@@ -29,7 +29,7 @@ class Drafting:
     def begin(self, request: Request, may_draft: bool = True) -> Requires:
         """Begin a request; return what its drafters require of the target.
 
-        A request that may not draft requires nothing.
+        If the request may not draft, they require nothing.
         """
         self._matcher = request.matcher() if may_draft else None
         self._begun = self.drafters if may_draft else []
@@ -68,8 +68,8 @@ class Drafting:
     def grow_ahead(self, draft: Draft, most: int, until: Callable[[], bool]) -> None:
         """Let models draft ahead while a draft is being verified (SpecEdge, arXiv 2505.17052).
 
-        They go on after the draft's first path: first with the token that the target may add, then
-        with at most `most` more. `until` returns True when they have to stop.
+        The models extend the draft's first path: first by a guess of the token that the target
+        adds, then by at most `most` more. `until` returns True when they have to stop.
         """
         path = draft.tokens[: n_first_path(draft.parents) or len(draft.tokens)]
         for model in self._models:
@@ -93,7 +93,7 @@ class Drafting:
             drafter.accept(verified)
 
     def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> bool:
-        """Let the policy learn from a step; return True if it has changed the drafters' roles."""
+        """Let the policy learn from a step; return True if the policy changed drafters' roles."""
         self.policy.observe(step, verified, growth)
         return self.policy.roles is not self._roles
 

@@ -16,8 +16,8 @@ from .request_lock import Interrupt, RequestLock
 logger = logging.getLogger("edgespec.idle")
 
 PAUSE_S = 0.5  # seconds between a request and the work: the next request may follow at once
-KEEP_EVERY = 8  # answers after which `kept` is done again
-TURN_EVERY = 8  # answers in a row after which urgent work goes before the next one
+KEEP_EVERY = 8  # answers after which `kept` runs again
+TURN_EVERY = 8  # answers in a row after which urgent work comes before the next answer
 TURN_S = 1.0  # most seconds that the next answer then has to wait
 MOST_TURNS = 10
 AGAIN_S = 5.0  # seconds until work that could not be done is tried again, if no request ends first
@@ -35,7 +35,8 @@ class Work(Protocol):
     def run(self, abort: Abort) -> bool:
         """Do the work; return False if `abort` has ended it, or if it cannot be done now.
 
-        It is then called again later. The models that it uses are left as they were before.
+        If it returned False, it is called again later. The models that it uses are left as they
+        were.
         """
 
 
@@ -45,8 +46,8 @@ class IdleWork:
     It holds the request lock meanwhile, and gives way as soon as a request comes. If the next
     request always comes at once, urgent work gets the lock for at most TURN_S after every
     TURN_EVERY answers, at most MOST_TURNS times; even then it gives way to a request with a time
-    limit. Work that fails is logged and left out. Nothing is done in a forked process, because the
-    models belong to its parent.
+    limit. Work that fails is logged and not tried again. Nothing is done in a forked process,
+    because the models belong to its parent.
 
     kept: work that is done again after every KEEP_EVERY answers. busy: returns True while other
     code uses the models; the work gives way to that as well.
@@ -60,7 +61,7 @@ class IdleWork:
         self._works = list(works)
         self._kept = kept
         self._n_answers = 0
-        self._n_since = 0  # answers since work was last done
+        self._n_since = 0  # answers since some work was last done
         self._n_turns = 0
         self._changed = threading.Event()
         self._starting = threading.Lock()
@@ -82,7 +83,7 @@ class IdleWork:
         self._works.append(work)
 
     def start(self, *, answered: bool = False) -> None:
-        """Begin or continue work in a moment: no request is expected now.
+        """Begin or continue work after a pause; call this when no request is expected.
 
         answered: a request has just been answered.
         """
@@ -96,14 +97,14 @@ class IdleWork:
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._run, name="edgespec-idle", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no more threads; an answer needs none
+                with contextlib.suppress(RuntimeError):  # no thread can start; answers need none
                     thread.start()
                     self._thread = thread
 
     def finish(self, interrupt: Interrupt) -> bool:
         """Do all work now, in the place of a request. Raises EngineBusy.
 
-        Return False if some is left, because `interrupt` has ended it or it could not be done.
+        Return False if some work is left, because `interrupt` has ended it or it could not be done.
         """
         if self._works:
             with self._lock.held(interrupt) as held:

@@ -1,9 +1,10 @@
 """The files that keep what was learned from drafts, next to the measured costs.
 
-They hold rates by kind of evidence and no text, learned from requests without an owner. Tokens that
-likely follow others are kept in a separate file that only the user can read, and not at all for a
-target on another machine. An engine begins with what the last engine with the same models has
-learned on this disk. If two engines run at the same time, the files of the last to write are kept.
+They hold no text, only rates by kind of evidence, learned from requests without an owner. Tokens
+that likely follow others are kept in a separate file that only the user can read. For a target on
+another machine they are not kept at all. An engine begins with what the last engine with the same
+models has learned, if it used the same disk. If two engines run at the same time, the files of the
+engine that writes last remain.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class Kept:
     """Keeps what drafters and policy have learned with these models, until a model changes.
 
     It is a piece of idle work that may be done any number of times. target: the target's file. For
-    a target on another machine it is a function that returns its name, which changes with the
-    model. draft: the draft model's file, if there is one. tokens: keep learned tokens as well, if
-    the target is a file.
+    a target on another machine it is a function that returns the name of the model there. draft:
+    the draft model's file, if there is one. tokens: True to keep learned tokens as well, if the
+    target is a file.
     """
 
     doing = "keeping what was learned of drafts"
@@ -65,7 +66,7 @@ class Kept:
         self._key, self._of = _key(self._models), _stamps(self._models)
         self._tokens = TokensFile(target) if tokens and isinstance(target, Path) else None
         self._rates = OwnRates(())
-        self._last: dict[str, Any] = {}  # what was read or kept last, under all names
+        self._last: dict[str, Any] = {}  # what was read or stored last, under all names
         self._process = os.getpid()
 
     def recall(self, rates: OwnRates) -> None:
@@ -85,12 +86,12 @@ class Kept:
                 _attempt(functools.partial(part.relearn_tokens, tokens))
 
     def run(self, abort: Abort) -> bool:
-        """Keep what was learned so far; always return True. It runs while no request does."""
+        """Store what was learned so far and return True. Call this only while no request runs."""
         self.save()
         return True
 
     def save(self) -> None:
-        """Keep what was learned so far, if it is new; a failure is only logged."""
+        """Store what was learned so far, if it is new; a failure is only logged."""
         if os.getpid() != self._process:
             return  # in a forked process everything belongs to the parent
         if not self._is_current():
@@ -150,7 +151,7 @@ class TokensFile:
         return {name: array.value() for name, array in content.arrays.items()}
 
     def write(self, learners: Iterable[Learns]) -> None:
-        """Replace the file by the tokens that are learned now.
+        """Replace the content of the file with the tokens that are learned by now.
 
         Nothing is written if there are no tokens, or if the file was deleted in the meantime.
         """
@@ -181,9 +182,9 @@ def _read_tokens(path: Path) -> _TokensFile:
 
 
 def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
-    """Return the kept gain of a draft model or head for a target, and its age in seconds.
+    """Return the stored gain of a draft model or head for a target, and its age in seconds.
 
-    The gain is empty if a file has changed since. The age is inf if nothing is kept.
+    The gain is empty if a file has changed since. The age is inf if nothing is stored.
     """
     gain = DraftGain()
     entry = kept(_key((target, draft)), _Learned)
@@ -195,13 +196,13 @@ def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
 
 
 def _key(models: Sequence[Path | Callable[[], str] | None]) -> dict[str, Any]:
-    """Return the fingerprint under which a target and a draft model's learned rates are kept."""
+    """Return the fingerprint under which the learned rates of a target and a draft are stored."""
     names = [model() if callable(model) else model and str(model.resolve()) for model in models]
     return {"kind": _KIND, "version": _VERSION, "models": names}
 
 
 def _attempt(relearn: Callable[[], None]) -> None:
-    """Call `relearn`, which takes what was kept; if it raises an error, log it and go on."""
+    """Call `relearn`, which takes what was stored; if it raises an error, only log the error."""
     try:
         relearn()
     except Exception as error:

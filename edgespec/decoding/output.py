@@ -22,8 +22,8 @@ class Output:
     Bytes of an incomplete character and text that may be the start of a stop string are held
     back. `text` is everything that may be shown so far, `token_ids` everything emitted.
 
-    shown: control tokens that add text to this answer, with that text; all other control tokens add
-    none. n_repeated: the number of tokens at the end that repeat themselves and so ended the
+    shown: the ids of control tokens that add text to this answer, and their texts; all other
+    control tokens add none. n_repeated: the number of repeated tokens at the end, if they ended the
     answer, else 0.
     """
 
@@ -56,7 +56,7 @@ class Output:
         return taken
 
     def finish(self, reason: FinishReason) -> None:
-        """End the answer for a reason, unless it has already ended for another."""
+        """End the answer for a reason, unless it has already ended for another reason."""
         self.finish_reason = self.finish_reason or reason
 
     def flush(self) -> str:

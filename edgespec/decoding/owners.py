@@ -26,7 +26,7 @@ class OwnRates:
         self._owner = ""
         self._loaded: Mapping[str, Any] | None = None
         self._kept: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
-        self._unowned: Mapping[str, Any] = {}  # rates of the owner "", while another owner asks
+        self._unowned: Mapping[str, Any] = {}  # rates of the owner "", while another is served
 
     def begin(self, owner: str) -> None:
         """Begin a request of an owner; switch to its rates if the last one had another owner."""
@@ -45,7 +45,7 @@ class OwnRates:
 
     @property
     def learners(self) -> list[Learns]:
-        """All parts; a later process gives them what `learned` returned in this one."""
+        """All parts that learn; what `learned` returns is given to them in a later process."""
         return [*self._own, *self._shared]
 
     def learned(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ..backends.base import Tokenizer
 from ..errors import ConfigError, ContextFull
 
 Prompt = str | Sequence[int]
-"""Text or token ids. Special tokens that are written in the text are read as such."""
+"""Text or token ids. Special tokens are recognised in the text."""
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
@@ -36,7 +36,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
 def prediction_ids(tokenizer: Tokenizer, prediction: Prompt, limit: int) -> list[int]:
     """Return the first `limit` token ids of a predicted answer, [] for an empty prediction.
 
-    Raises ConfigError for anything but text and token ids.
+    Raises ConfigError if it is neither text nor token ids.
     """
     if not prediction:
         return []
@@ -47,7 +47,7 @@ def prediction_ids(tokenizer: Tokenizer, prediction: Prompt, limit: int) -> list
 
 
 def _token_ids(prompt: Any) -> list[int]:
-    """Return the token ids of a prompt as ints. Raises ConfigError for anything but token ids."""
+    """Return the token ids of a prompt as ints. Raises ConfigError if they are not token ids."""
     if isinstance(prompt, (bytes, bytearray)):
         raise ConfigError("a prompt is text or token ids, got bytes; decode them first")
     if not isinstance(prompt, Iterable):
@@ -67,8 +67,8 @@ def check_size(
     limit: int,
     advice: str = "shorten it or load the model with a larger n_ctx",
 ) -> None:
-    """Raise ContextFull if `text` has so many bytes that it exceeds `limit` tokens even if each is
-    the longest of the vocabulary. Nothing is tokenized.
+    """Raise ContextFull if `text` has so many bytes that it would exceed `limit` tokens even if
+    each token were the longest of the vocabulary. Nothing is tokenized.
 
     advice: the end of the error message.
     """

@@ -8,7 +8,7 @@ from ..config import RepetitionDetection
 
 
 class Repetition:
-    """Finds out when the end of an answer is the same span of tokens again and again.
+    """Detects that an answer ends with the same span of tokens again and again.
 
     For each size of a span it counts how many of the last tokens equal the token one span earlier.
     Each token takes the same work, however long the answer is: a few operations on arrays of
@@ -26,7 +26,7 @@ class Repetition:
     def take(self, token: int) -> int:
         """Take the next token of an answer; return how many tokens at its end repeat one span.
 
-        It is 0 unless they are enough for the rule.
+        Return 0 if they are too few for the rule.
         """
         newest = 1 + self._at + self._most
         self._equal += 1

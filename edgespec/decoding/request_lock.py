@@ -40,7 +40,7 @@ class Interrupt:
 
 
 class RequestLock:
-    """Lets one request run at a time, and frees the models once closed and no request runs.
+    """Lets one request run at a time; once it is closed and no request runs, frees the models.
 
     on_busy: as in EngineConfig. free: frees the models; it may be called more than once.
     """
@@ -59,7 +59,7 @@ class RequestLock:
     def begin(self, time_limit_s: float | None) -> Interrupt:
         """Return the interrupt of a request that begins now; its turn may come much later.
 
-        `cancel` reaches the request while it waits.
+        `RequestLock.cancel` also reaches a request that waits.
         """
         interrupt = Interrupt(time_limit_s)
         self._begun.add(weakref.ref(interrupt, self._begun.discard))
@@ -69,8 +69,8 @@ class RequestLock:
     def held(self, interrupt: Interrupt) -> Iterator[bool]:
         """Hold the lock for one request; yield True when its turn comes.
 
-        Yield False if it was cancelled or ran out of time before its turn. Raises EngineBusy, and
-        EdgeSpecError as `check_open` does.
+        Yield False if the request was cancelled or ran out of time before its turn. Raises
+        EngineBusy, and EdgeSpecError as `check_open` does.
         """
         self._check_process()
         try:
@@ -152,7 +152,7 @@ class RequestLock:
             self._free()
 
     def check_open(self) -> None:
-        """Raise EdgeSpecError after `close`, and in a fork of the process that has loaded."""
+        """Raise EdgeSpecError after `close`, and in a fork of the process that loaded models."""
         self._check_process()
         if self._closed:
             raise EdgeSpecError("this engine is closed; load the model again")

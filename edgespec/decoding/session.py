@@ -20,7 +20,7 @@ from .steps import budget_of, count_predicted, predicted, record, stats_of
 class Session:
     """Runs requests on one target, one after the other; for one thread at a time.
 
-    rates: the rates that drafters and policy have learned, by default none yet. clock: returns
+    rates: the learned rates of drafters and policy; by default there are none. clock: returns
     seconds.
 
     A request that is cancelled, closed or fails does not affect the next one, because every
@@ -57,7 +57,7 @@ class Session:
         stats.num_prompt_tokens = len(request.prompt)
         try:
             yield from self._prefill(request, stats)
-            if request.abort and request.abort():  # if so, its constraint may not be compiled
+            if request.abort and request.abort():  # then its constraint may not be compiled yet
                 raise Aborted("stopped before the first token")
             yield from self._steps(request, output, stats, began)
         except Aborted:
@@ -121,7 +121,7 @@ class Session:
                 output.finish(reason)
 
     def _verify(self, draft: Draft) -> Verdict:
-        """Verify a draft; models may draft ahead while a remote target does so."""
+        """Verify a draft; meanwhile models may draft ahead if the target is remote."""
         remote = self._remote
         if remote is None:
             return self._verifier.verify(draft)

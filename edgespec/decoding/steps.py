@@ -13,7 +13,7 @@ from ..verifiers.base import Verifier
 def budget_of(request: Request, verifier: Verifier, n_context: int, n_emitted: int) -> Budget:
     """Return the limits of a step, which emits one token more than it accepts.
 
-    n_context: the number of tokens in prompt and output. n_emitted: that of the output alone.
+    n_context: the number of tokens in prompt and output. n_emitted: the number in the output.
     """
     params = request.params
     remaining = verifier.n_ctx - n_context + 1
@@ -80,7 +80,7 @@ def count_predicted(
     draft: Draft,
     tokens: Sequence[int],
 ) -> None:
-    """Count the accepted and the rejected drafted tokens of a step that a prediction contains.
+    """Count a step's drafted tokens that a prediction contains: the accepted and the rejected.
 
     known: the trigrams from `predicted`. before: the two tokens before the draft. tokens: the
     accepted tokens.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class Context:
-    """Token ids and, for every length n, the CRC-32 of the first n ids, each as a u32."""
+    """Token ids, and the CRC-32 of the first n ids for every length n. Each id counts as a u32."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []

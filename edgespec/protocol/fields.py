@@ -167,7 +167,7 @@ def _read_params(reader: Reader) -> SamplingParams:
 
 
 def with_named(params: SamplingParams, options: Options) -> Options:
-    """Return the options of a BEGIN, and with them the changed settings that travel as options."""
+    """Return the options of a BEGIN, extended by the changed settings that travel as options."""
     given = {name: getattr(params, name) for name in _NAMED}
     changed = {
         name: setting.kind(given[name])
@@ -178,8 +178,8 @@ def with_named(params: SamplingParams, options: Options) -> Options:
 
 
 def without_named(params: SamplingParams, options: Options) -> tuple[SamplingParams, Options]:
-    """Return the settings and the options of a BEGIN, after moving the settings that came as
-    options back to the other settings.
+    """Return the settings and the options of a BEGIN. Settings that came as options are moved back
+    to the other settings.
     """
     named: dict[str, Any] = {name: options[name] for name in options if name in _NAMED}
     others = {name: options[name] for name in options if name not in _NAMED}

@@ -18,7 +18,7 @@ SUBPROTOCOL = f"edgespec.verify.v{VERSION}"
 NO_TOKEN = bytes(16)
 
 Options = Mapping[str, bool | int | float | str]
-"""Named requests in addition to the fields of a frame. Integers are unsigned, of 64 bits."""
+"""Options by name, in addition to the fields of a frame. Integers are unsigned, of 64 bits."""
 
 # codes of an ERROR
 PROTOCOL, MODEL, VOCABULARY, UNSUPPORTED = 1, 3, 4, 5
@@ -100,8 +100,8 @@ class Opened:
 
     token: the session's token; it differs from the token in OPEN if that session is gone.
     max_draft: the most tokens in the draft of a VERIFY. max_ahead: the most tokens that the server
-    emits without a draft. costs: pairs of a number of tokens and the microseconds that evaluating
-    them takes. max_leaves: the most leaves of a tree; 1 if the server verifies only chains.
+    emits without a draft. costs: pairs (number of tokens, microseconds to evaluate them).
+    max_leaves: the most leaves of a tree; 1 if the server verifies only chains.
     """
 
     version: int
@@ -120,8 +120,8 @@ class Opened:
 class Progress:
     """A report that the first n_done tokens of the context are in the cache, reused ones included.
 
-    The server is ready once n_done is the length of the context. Tokens that it has not evaluated
-    by then are evaluated with the first VERIFY.
+    The server is ready once n_done is the length of the context. The device may send VERIFY before
+    that; the remaining tokens are then evaluated together with the draft.
     """
 
     generation: int

@@ -1,4 +1,4 @@
-"""A hash for comparing vocabularies, and a vocabulary as bytes for devices without tokenizer."""
+"""A hash for comparing vocabularies, and a vocabulary as bytes for devices without one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def vocabulary_hash(tokenizer: Tokenizer, n: int) -> bytes:
 
 
 def vocabulary(tokenizer: Tokenizer, digest: bytes) -> bytes:
-    """Return, for a device without a tokenizer, which tokens end an answer and which bytes each
-    token adds to a text. digest: the `vocabulary_hash` of all entries.
+    """Return, for a device without a tokenizer, the tokens that end an answer and the bytes that
+    each token adds to a text. digest: the `vocabulary_hash` of all entries.
     """
     every = range(tokenizer.vocab_size)
     ends = [token for token in every if tokenizer.is_eog(token)]

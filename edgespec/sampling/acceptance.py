@@ -1,9 +1,9 @@
 """Acceptance rules for chains: pure functions of the distributions and a source of randomness.
 
-Each returns (n_accepted, token): the number of drafted tokens that the target keeps, and the token
-that follows, which is *recovered* (the target's choice after a rejection) or *bonus* (its choice
-after a full acceptance). `target(i)` returns the target's distribution of row i, 0 … len(draft); it
-is called in ascending order and only as far as needed.
+Each returns (n_accepted, token): the number of accepted drafted tokens, and the token that follows
+them, which is *recovered* (the target's choice after a rejection) or *bonus* (its choice after a
+full acceptance). `target(i)` returns the target's distribution of row i, 0 … len(draft); it is
+called in ascending order and only as far as needed.
 
 `rejection` and `block` are exact only if the decision to draft, to stop, or to prefer a source did
 not depend on the value of a drawn token that was then thrown away; `match` and `coupled` are always
@@ -78,9 +78,10 @@ def block(
     """Accept as long a prefix of the draft as its joint probability allows.
 
     This is block verification (Sun et al. 2024, arXiv 2403.10444). It accepts at least as much as
-    `rejection` in expectation. A failed trial does not end it: the last successful one counts.
+    `rejection` in expectation. A failed trial does not end the loop: the longest prefix whose trial
+    succeeds is accepted.
     """
-    joint, n_accepted, kept = 1.0, 0, 1.0  # `joint` is the paper's p_i, `kept` that at n_accepted
+    joint, n_accepted, kept = 1.0, 0, 1.0  # joint: the paper's p_i; kept: its value at n_accepted
     for i, (token, q) in enumerate(zip(draft, draft_probs, strict=True), start=1):
         joint = min(1.0, joint * target(i - 1).prob(token) / q.prob(token))
         if joint == 0:

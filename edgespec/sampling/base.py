@@ -29,8 +29,8 @@ class Randomness(Protocol):
     def smallest(
         self, position: int, distribution: Distribution, k: int
     ) -> list[tuple[int, float]]:
-        """Return the k tokens with the least E_t / p_t, each with this value, the least first;
-        `gumbel` draws the first one.
+        """Return the k tokens t with the least E_t / p_t, where E_t is Exp(1) noise, each with this
+        value, the least first. `gumbel` draws the first of them.
         """
 
 
@@ -56,13 +56,13 @@ class Matcher(Protocol):
         """Return whether a token is allowed after the text and `ahead`."""
 
     def forced(self, ahead: Sequence[int] = ()) -> Sequence[int]:
-        """Return the tokens that must come next because only one text is allowed, if there is one.
+        """Return the tokens that must come next if only one text is allowed, else no tokens.
 
-        If that text can be tokenised in several ways, only this tokenisation is allowed.
+        If that text can be tokenised in several ways, only the returned one is allowed.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Add emitted tokens to the text. Raises DecodeError for one that is not allowed."""
+        """Add emitted tokens to the text. Raises DecodeError if one is not allowed."""
 
 
 class Constraint(Protocol):
@@ -70,7 +70,7 @@ class Constraint(Protocol):
 
     @property
     def shown(self) -> Mapping[int, bytes]:
-        """The control tokens that count as text in the answer, with their text."""
+        """The ids of control tokens that count as text in the answer, and their texts."""
 
     @property
     def description(self) -> Mapping[str, bool | int | str]:
@@ -88,10 +88,10 @@ class Request:
 
     prompt: token ids. earlier: token ids of the same conversation that are no longer in the prompt;
     prompt lookup may still draft from them. abort: returns a reason once the request should stop;
-    None if nothing stops it. owner: the user that the request belongs to; its text is never reused
-    or drafted from for another owner. constraint: a constraint on the answer; it changes only the
-    target's distribution. left_s: returns the seconds until the time limit. prediction: token ids
-    that the answer is likely to contain; prompt lookup drafts from them.
+    None if nothing can stop it. owner: the user that the request belongs to; the request's text is
+    not used for other owners, not even for drafts. constraint: a constraint on the answer; it
+    changes only the target's distribution. left_s: returns the seconds until the time limit.
+    prediction: token ids that the answer is likely to contain; prompt lookup drafts from them.
     """
 
     prompt: Sequence[int]

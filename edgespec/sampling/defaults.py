@@ -30,7 +30,7 @@ class SamplingDefaults:
     def params(self, named: Mapping[str, Any]) -> SamplingParams:
         """Return the settings of a request that names some fields of SamplingParams.
 
-        A named setting replaces only that default. At temperature 0 a request gets no defaults:
+        A named setting replaces only its own default. At temperature 0 a request gets no defaults:
         greedy text is the argmax, without penalties that were not asked for. Raises ConfigError.
         """
         params = build(SamplingParams, {**self.settings, **named})

@@ -13,7 +13,7 @@ from ..errors import ConfigError, DecodeError
 from ..types import Distribution, Logprob, Row
 from .base import Matcher
 
-# float32 limits: below the least only the likeliest token is left, above the most all are equal
+# float32 limits: below the first only the likeliest token is left, above the second all are equal
 _LEAST_TEMPERATURE, _MOST_TEMPERATURE = 1e-30, 1e30
 _MANY = 32  # times k: more logits than this are partitioned first, not sorted
 _NEAR = 10.0  # logits this far below the largest one add little to the softmax, e^-10 each
@@ -75,7 +75,7 @@ class Sampler:
         return best
 
     def likeliest(self, row: Row, ahead: Sequence[int] = ()) -> tuple[int, float]:
-        """Return the likeliest token after bias and penalties, and its probability (temperature 1).
+        """Return the token that `argmax` returns, and its probability at temperature 1.
 
         The softmax is taken only over tokens near the largest logit. A full softmax takes twice as
         long, and gives a probability that is 1% lower in the median (4 of 1,000 tokens are near).
@@ -217,9 +217,9 @@ def candidates(
 
     least: a guess of a logit that slightly more than k tokens reach; only these tokens are sorted.
     The value returned for the previous row is a good guess. The returned ids and logits do not
-    depend on it. The array operations are few on purpose: right after an evaluation the CPU caches
-    are full of weights, and each different operation costs 10–20 µs. Raises DecodeError if no logit
-    is above -inf or, without `least`, if one is NaN.
+    depend on `least`. The array operations are few on purpose: right after an evaluation the CPU
+    caches are full of weights, and each different operation costs 10–20 µs. Raises DecodeError if
+    no logit is above -inf or, without `least`, if one is NaN.
     """
     if least is None:
         least = float(row.max()) - 10

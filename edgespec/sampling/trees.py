@@ -74,7 +74,7 @@ def rejection(
     """Try siblings in turn; after the first that is accepted, try its children.
 
     This is for siblings drawn without replacement (Sequoia; Chen et al. 2024, arXiv 2402.12374):
-    draft_probs[i] is the distribution that token i was drawn from, without the siblings before it.
+    draft_probs[i] is the distribution that token i was drawn from, with earlier siblings removed.
     After a rejection, max(p - q, 0), normalised, replaces p for the siblings that follow.
     """
     children = children_of(parents)

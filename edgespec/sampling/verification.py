@@ -87,8 +87,8 @@ class Verification:
         return self._matcher is not None and self._matcher.has_ended
 
     def n_to_end(self, tokens: Sequence[int]) -> int:
-        """Return the number of tokens up to the first that ends the answer under its constraint,
-        that token included; all of them if none does.
+        """Return the number of tokens up to and including the first that ends the answer under its
+        constraint; the number of all tokens if none does.
         """
         ends = self._matcher.ends if self._matcher else ()
         return next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))

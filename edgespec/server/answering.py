@@ -30,7 +30,7 @@ Item = tuple[int, Event]
 
 
 class Answering:
-    """Reads requests, prepares them, lets the engine answer one at a time, writes the answers."""
+    """Reads and prepares requests, lets the engine answer one at a time, and writes the answers."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class EventStream(Response):
 
 @contextlib.contextmanager
 def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
-    """Make errors about the conversation name the field of the request that holds it."""
+    """Add the name of the field that holds the conversation to errors about the conversation."""
     try:
         yield
     except (ApiError, EdgeSpecError) as error:

@@ -28,8 +28,8 @@ class ParsedRequest:
     """A request as an API has parsed it, and what is needed to write its answers.
 
     writer: makes the writer of the answers. form: the field of the body that gives the answer a
-    form, "" if none does. messages: the field that errors about the conversation name. tools: for
-    each tool's name, the field that errors about its parameters name.
+    form, "" if none does. messages: the field to name in errors about the conversation. tools: for
+    each tool's name, the field to name in errors about its parameters.
     """
 
     request: GenerationRequest
@@ -58,8 +58,8 @@ class PreparedRequest(NamedTuple):
 class ServedModel(NamedTuple):
     """The facts about the served model that APIs need.
 
-    params: returns the sampling settings of a request, given the fields of SamplingParams that it
-    names; raises ConfigError for values that are out of range or contradict each other.
+    params: returns the sampling settings of a request, given the fields of SamplingParams in the
+    request. It raises ConfigError if values are out of range or contradict each other.
     """
 
     model: str
@@ -72,7 +72,7 @@ class Answer:
     """One answer, as far as it has been generated.
 
     calls: the calls that have begun, including one that the end of the answer cut off.
-    n_reasoning: how many tokens came up to the end of the reasoning. completion: None until the
+    n_reasoning: the number of tokens until the end of the reasoning. completion: None until the
     answer has ended.
     """
 

@@ -1,4 +1,4 @@
-"""Identifies the client of a request, which decides about its turn and the texts it may reuse."""
+"""Identifies the client of a request, for its turn in queues and for the texts it may reuse."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def client_of(scope: Scope) -> Client:
 
 
 def remember(scope: Scope, keys: Sequence[bytes]) -> bool:
-    """Store in the scope which client sent a request, and return whether it may be answered: it has
-    one of the server's keys, or the server has no keys.
+    """Store in the scope which client sent a request. Return True if the request may be answered:
+    it has one of the server's keys, or the server has no keys.
 
     A request with a valid key is identified by the key, whichever header has it. All others are
-    identified by their address. A key in them still tells owners apart, because a proxy may have
-    checked it.
+    identified by their address. If they have a key, it still distinguishes owners, because a proxy
+    may have checked it.
     """
     given, address = sent_key(scope), address_of(scope)
     matches = [hmac.compare_digest(given, known) for known in keys]

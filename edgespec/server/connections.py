@@ -16,8 +16,8 @@ class TimedHTTP(H11Protocol):
 
     The time is counted from the connection, and again from the end of every response. uvicorn
     itself waits forever, even for a client that sends a byte now and then (Slowloris). The limit
-    also holds for the handshake of a WebSocket. After it a different protocol class takes over the
-    connection, and no time is counted any more. arrival_s: the limit in seconds.
+    also holds for the handshake of a WebSocket. After the handshake, a different protocol class
+    takes over the connection, and the limit no longer applies. arrival_s: the limit in seconds.
     """
 
     def __init__(self, *args: Any, arrival_s: float, **options: Any) -> None:

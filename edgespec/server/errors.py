@@ -20,7 +20,7 @@ _COMPLETIONS = "POST /v1/completions continues a prompt, of at most max_tokens t
 _CHAT = "POST /v1/chat/completions answers messages"
 _MODELS = "GET /v1/models names the model"
 _NO_EMBEDDINGS = "answers are written, no embeddings"
-_PATHS = {  # paths of llama.cpp's server and of Ollama, with what to use here
+_PATHS = {  # paths of llama.cpp's server and of Ollama, and what to use instead
     "/api/chat": _CHAT,
     "/api/generate": _COMPLETIONS,
     "/api/tags": _MODELS,
@@ -134,15 +134,14 @@ def shutting_down() -> ApiError:
 
 
 def instead_of(path: str) -> str:
-    """Return a text on what replaces the endpoint of another server here, "" if unknown."""
+    """Return advice on what to use instead of another server's endpoint, "" if it is unknown."""
     return _PATHS.get(path.rstrip("/"), "")
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
     """Return any exception as the error that the client is shown.
 
-    An unexpected exception becomes a 500 that says nothing about it, and is logged under
-    `request_id`.
+    An unexpected exception is logged under `request_id`; the client gets a 500 without its message.
     """
     if isinstance(error, ApiError):
         return error

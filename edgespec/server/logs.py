@@ -48,10 +48,10 @@ def log_request(fields: dict[str, Any]) -> None:
 
 
 def log_failure(error: BaseException, request_id: str) -> None:
-    """Log the type of an exception and the places in the code that it passed.
+    """Log the type of an exception and the lines of code in its traceback.
 
-    Its message is logged only for the runtime's own errors, which are about the engine. Messages
-    of other exceptions may quote the request.
+    The message is logged only for edgespec's own errors, because these are about the engine.
+    Messages of other exceptions may quote the request.
     """
     frames = traceback.extract_tb(error.__traceback__)
     fields = {

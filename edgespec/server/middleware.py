@@ -28,11 +28,11 @@ class AccessMiddleware:
     """ASGI middleware that admits, limits, counts and logs HTTP requests and WebSockets.
 
     A request's key is compared with every key, in constant time. Without keys, a web page could use
-    the server through the browser of somebody who can reach it. So an `Origin` must be allowed or
-    be this machine. If only this machine can connect, the same holds for the `Host`: this refuses
-    pages whose domain was pointed at this machine (DNS rebinding), which send no `Origin` with a
-    GET. A key does not protect WebSockets from pages in a browser that knows the key, so the
-    `Origin` of a WebSocket is always checked.
+    the server through the browser of a person who can reach the server. So an `Origin` must be
+    allowed or be this machine. If only this machine can connect, the same holds for the `Host`.
+    This refuses pages whose domain was pointed at this machine (DNS rebinding); their GET requests
+    have no `Origin`. A key does not protect WebSockets from pages in a browser that knows the key,
+    so the `Origin` of a WebSocket is always checked.
 
     names: the name of each endpoint function in metrics and log.
     """

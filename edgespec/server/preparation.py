@@ -36,8 +36,8 @@ _LARGE = 1 << 16  # bytes; parsing a body of this size takes a millisecond or mo
 
 
 class _Tokenized(NamedTuple):
-    """A request as token ids. rendered: the text of a conversation. options: its options for tools
-    and reasoning, None if they change nothing.
+    """A request as token ids. rendered: the text of a conversation. options: the request's options
+    for tools and reasoning, None if they change nothing.
     """
 
     prompts: list[list[int]]
@@ -132,8 +132,8 @@ class Preparation:
     ) -> tuple[str, Iterator[list[int]]]:
         """Return a conversation as text, and its token ids piece by piece.
 
-        opening: end with the opening of the assistant's turn. Raises ApiError if there is no
-        message, or if the arguments of a call are nested too deeply for templates.
+        opening: True to end with the opening of the assistant's turn. Raises ApiError if there is
+        no message, or if the arguments of a call are nested too deeply for templates.
         """
         if not asked.messages:
             raise bad_value("messages", "there is no message in it; send at least one")
@@ -213,9 +213,10 @@ class Preparation:
     def _fitting(
         self, text: str, pieces: Iterator[list[int]], param: str, stopped: Stopped
     ) -> list[int]:
-        """Return the token ids of `text`, which `pieces` yields. Raises ApiError for too many.
+        """Return the token ids of `text`, which `pieces` yields.
 
-        A text with so many bytes that it must have too many tokens is not tokenized.
+        Raises ApiError if there are too many; if the number of bytes shows this, the text is not
+        tokenized.
         """
         most = self._engine.n_ctx
         if self._settings.max_prompt_tokens:
@@ -247,7 +248,7 @@ async def of_body(request: Request, work: Callable[[bytes], T]) -> T:
     """Return the result of `work` for the body of a request; with a large body `work` runs in a
     thread. Raises ApiError (415) if the body is not declared as JSON.
 
-    A browser lets a web page of a different origin send JSON only after asking the server.
+    This stops web pages of other origins: their browser asks the server before it sends JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

@@ -1,4 +1,4 @@
-"""Verifiers, which have a target check drafts, in this process or on another machine."""
+"""Verifiers: they let a target check drafts, in this process or on another machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REMOTE: dict[str, Callable[[], Factory]] = {  # by URL scheme
 
 
 def connect(remote: RemoteConfig, tokenizer: Tokenizer) -> Verifier:
-    """Connect to the server at `remote.url` and return a verifier; the URL's scheme chooses which.
+    """Connect to the server at `remote.url` and return the verifier for the URL's scheme.
 
     tokenizer: the device's tokenizer; the server must have the same token ids.
     Raises ConfigError, EngineMissing, VocabularyMismatch and the subclasses of VerifierError.

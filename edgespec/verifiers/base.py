@@ -10,7 +10,7 @@ from ..types import Draft, Requires, Verdict
 
 
 class Verifier(Protocol):
-    """Owns the target, here or on another machine, and has it check drafts.
+    """Owns the target, here or on another machine, and lets it check drafts.
 
     For each request, call `begin`, run its iterator to the end, then call `verify` and `accept` in
     turn. After an error the next `begin` works as usual.
@@ -39,13 +39,13 @@ class Verifier(Protocol):
         """
 
     def verify(self, draft: Draft) -> Verdict:
-        """Evaluate the pending tokens and the draft in one pass; return what is accepted of it.
+        """Evaluate the pending tokens and the draft in one pass; return the verdict.
 
         Raises ContextFull, Aborted, VerifierError.
         """
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take over the emitted tokens of the last verdict; a stop may have cut some off."""
+        """Add the last verdict's emitted tokens to the context; a stop may have cut some off."""
 
     def close(self) -> None:
         """Free everything. Closing twice is harmless."""
@@ -55,7 +55,7 @@ class Verifier(Protocol):
 class AsyncVerifier(Verifier, Protocol):
     """A verifier on another machine; `submit` and `result` are the two halves of `verify`.
 
-    The caller may use the time between them. notices: sentences that the user should read; the
+    The caller may use the time between the two. notices: sentences that the user should read; the
     caller removes those that it has shown.
     """
 

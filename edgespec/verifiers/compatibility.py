@@ -28,7 +28,7 @@ def as_dict(value: Any) -> dict[str, Any]:
 def choose_model(http: Http, wanted: str) -> dict[str, Any]:
     """Return the entry of /v1/models to use.
 
-    It is the model named `wanted`, or without a name the only one that is not an adapter. Raises
+    It is the model named `wanted` or, if that is "", the only one that is not an adapter. Raises
     VerifierRefused if there is none, or more than one.
     """
     entries = checked(http.host, http.get("/v1/models"), dict, "a list of models").get("data")
@@ -59,7 +59,7 @@ def smallest_context(http: Http, *sizes: Any) -> int:
 
 
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
-    """Return texts to compare vocabularies by, including one for each special token of this one."""
+    """Return texts to compare vocabularies by, including one for each special token."""
     return [*PROBES, *(f"a{mark}b" for mark in tokenizer.special().values() if mark)]
 
 
@@ -67,8 +67,8 @@ def check_tokenizer(http: Http, tokenizer: Tokenizer, model: str) -> None:
     """Compare token ids of probe texts with the server's.
 
     A server without /tokenize is asked to continue each text by one token, because its answer says
-    how many tokens the text has. Raises VocabularyMismatch, and VerifierRefused where nothing can
-    be compared.
+    how many tokens the text has. Raises VocabularyMismatch, and VerifierRefused if nothing can be
+    compared.
     """
     for text in probe_texts(tokenizer):
         ours = tokenizer.encode(text, add_special=False)

@@ -44,7 +44,7 @@ class Dialect:
     fields: the fields sent with every request in addition to OpenAI's own, so that no default of
     the server or the model applies. off: the values that switch top_k and min_p off, for servers
     that have them. min_temperature: the server replaces temperatures between 0 and this one. bias:
-    the server has logit_bias. independent: the server is known to continue the prompts of one
+    the server supports logit_bias. independent: the server is known to continue the prompts of one
     request independently.
     """
 
@@ -101,9 +101,9 @@ Greedy = Literal["auto", "fan-out", "prompt_logprobs"]
 
 
 class CompletionsVerifier(InferenceServerVerifier):
-    """Has a server with /v1/completions check drafts.
+    """Lets a server with /v1/completions check drafts.
 
-    remote.url: vllm+http:// for vLLM; openai+http:// for any server, which then says what it is.
+    remote.url: vllm+http:// for vLLM; openai+http:// for any server, which then tells its kind.
     greedy: how greedy drafts are checked. With "prompt_logprobs" vLLM evaluates the complete text
     again, with "fan-out" every prompt from its last cached block on. "auto" takes the way that
     evaluates fewer tokens.

@@ -1,4 +1,4 @@
-"""A remote target with a local one, which takes over when the remote one is gone or slower."""
+"""A remote target, and a local one that takes over when the remote one is gone or slower."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Attempt:
             self._error = error
 
     def done(self, timeout_s: float | None) -> bool:
-        """Wait until it has ended, at most timeout_s (None: for ever); return True if it has."""
+        """Wait for its end, at most timeout_s seconds (None: for ever); return True if it ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -58,8 +58,9 @@ class Fallback:
     The conversation goes on with either of them; notices say which one answers and why.
 
     connect: makes the remote verifier, which need not be an AsyncVerifier. After a failure it is
-    called again some time later, between requests. same: returns True if a remote verifier's model
-    is the local one. local_s: the seconds of a plain step of the local target, None if not known.
+    called again some time later, between requests. same: returns True if a remote verifier has the
+    same model as the local one. local_s: the seconds of a plain step of the local target, None if
+    not known.
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class Fallback:
 
     @property
     def max_draft(self) -> int:
-        """Most tokens of a draft that both take, as the active verifier may change in a request."""
+        """Most tokens of a draft that both take: the active verifier may change in a request."""
         remote = self._remote.max_draft if self._remote else self._local.max_draft
         return min(remote, self._local.max_draft)
 
     @property
     def max_leaves(self) -> int:
-        """Most leaves of a tree that the remote verifier takes; while it is away, the local one.
+        """Most leaves of a tree that the remote verifier or, while it is away, the local one takes.
 
         If the active verifier takes fewer, it verifies the first paths of a tree.
         """
@@ -154,7 +155,7 @@ class Fallback:
             yield from self._take_local(request)
 
     def verify(self, draft: Draft) -> Verdict:
-        """Have a draft checked."""
+        """Let the active verifier check a draft."""
         self.submit(draft)
         return self.result()
 
@@ -186,7 +187,7 @@ class Fallback:
         return self._local.verify(_fitting(self._draft, self._local)._replace(probs=None))
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take over the emitted tokens, and note how long they took."""
+        """Pass on the emitted tokens, and record how long they took."""
         self._using.accept(tokens)
         now = self._clock()
         if self._emitted and tokens and self._last:  # the first step waits for the prompt
@@ -208,7 +209,7 @@ class Fallback:
     def _reach(self) -> Verifier | None:
         """Return the remote verifier if it is there or comes back, else None.
 
-        A network that swallows everything delays an answer by at most _PATIENCE_S: the attempt to
+        A network that drops all packets delays an answer by at most _PATIENCE_S: the attempt to
         connect goes on while the local target answers.
         """
         if self._remote or (self._gone_at is not None and self._clock() < self._gone_at + _PAUSE_S):
@@ -245,7 +246,7 @@ class Fallback:
         for _ in self._local.begin(self._request):
             pass
         self._local.accept(self._emitted)
-        self._last = 0.0  # the time of the change must not count as either target's
+        self._last = 0.0  # the time of the change counts for neither target
 
     def _is_slower(self, remote: Verifier) -> bool:
         """Return True if the local target is the same model and has turned out to be faster."""

@@ -41,7 +41,7 @@ except ImportError as error:
 logger = logging.getLogger("edgespec.verifiers")
 
 T = TypeVar("T")
-MAX_BODY = 64 << 20  # bytes; prompt log-probabilities take about 100 a token
+MAX_BODY = 64 << 20  # bytes; prompt log-probabilities take about 100 bytes a token
 _POLL_S = 0.02
 _CONNECT_S = 5.0
 _BUSY = (429, 502, 503, 504)
@@ -192,7 +192,7 @@ class Http:
     def _check(self, response: httpx.Response, path: str, data: bytearray) -> None:
         """Raise the error that an HTTP status stands for, none for 200.
 
-        The server's own message may repeat the prompt, so only the name of its error is told.
+        The server's own message may repeat the prompt, so only the name of its error is passed on.
         """
         status = response.status_code
         if status == 200:

@@ -1,15 +1,15 @@
 """The base class of verifiers that ask inference servers other than edgespec's.
 
-Every round asks for the server's own token after the context and after each prefix of the draft. It
-keeps drafted tokens as long as they equal the server's (`acceptance.match`). That is exact whatever
-proposed the draft, drawn or not. The first emitted token is the server's draw, which has the
-target's distribution because it does not depend on the draft. Whether a second token is emitted
-depends on the draft, but its distribution, given the first, is again the target's; if none is
-emitted, the next round draws it.
+Every round asks for the server's own token after the context and after each prefix of the draft.
+Drafted tokens are accepted as long as they equal the server's (`acceptance.match`). That is exact
+for every draft, drawn or not. The first emitted token is the server's draw, which has the target's
+distribution because it does not depend on the draft. Whether a second token is emitted depends on
+the draft, but the second token's distribution, given the first, is again the target's. If the round
+emits no second token, the next round draws it.
 
 The draws must be independent of the draft and of each other, so the prompts of a round never share
 a seed. With draft probabilities q and target probabilities p, a drafted token is accepted with the
-probability sum of q(x) p(x). Rejection sampling accepts more, but would need the target's logits.
+probability Σ q(x) p(x). Rejection sampling accepts more, but would need the target's logits.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def _without_credentials(url: str) -> str:
 class InferenceServerVerifier(ABC):
     """Asks an inference server for its own tokens and compares drafts with them.
 
-    It holds the token ids of the context itself; the server keeps what its prefix cache keeps.
-    name: the name of the kind of server. served: the name of its model. n_ctx: the length of the
-    longest prompt that it continues by one token. max_draft: most tokens of a draft; a round has
-    one prompt more. http: the client to use, in place of a new one for `remote`; it is closed with
-    the verifier.
+    It stores the token ids of the context; the server has only what its prefix cache holds. name:
+    the name of the kind of server. served: the name of its model. n_ctx: the length of the longest
+    prompt that it continues by one token. max_draft: most tokens of a draft; a round has one prompt
+    more. http: the client to use, in place of a new one for `remote`; it is closed with the
+    verifier.
 
     Raises ConfigError, VocabularyMismatch and the subclasses of VerifierError if the server cannot
     be used.

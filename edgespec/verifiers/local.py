@@ -89,14 +89,14 @@ class LocalVerifier:
         return self._prefill()
 
     def require(self, requires: Requires) -> None:
-        """Have the model give these hidden states from the next evaluation on."""
+        """Let the model return these hidden states from the next evaluation on."""
         self._requires = requires
         self._tap(requires.layers)
 
     def _tap(self, layers: tuple[int, ...]) -> None:
-        """Have the model give the hidden states of these layers.
+        """Let the model return the hidden states of these layers.
 
-        On a GPU, where each switch takes long, they are not switched off when no longer required.
+        On a GPU each switch takes long, so states that are no longer required stay switched on.
         """
         if layers == self._tapped or (not layers and self._is_on_gpu) or self._states is None:
             return
@@ -142,8 +142,8 @@ class LocalVerifier:
     def _step(self) -> int:
         """The number of prompt tokens that are evaluated together, with room for a draft.
 
-        An evaluation that is stopped leaves no result, so they are no more than the time limit
-        leaves time for.
+        An evaluation that is stopped leaves no result. So near a time limit the number is small
+        enough for the time that is left.
         """
         can = self._model.capabilities
         n = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
@@ -152,17 +152,17 @@ class LocalVerifier:
         return n
 
     def _n_tapped(self) -> int:
-        """Return how many of a prompt's last tokens need hidden states; 0 to get those of all.
+        """Return how many of a prompt's last tokens need hidden states; 0 for all tokens.
 
         For final hidden states an engine may have to compute the logits of all tokens, a few at a
-        time. Those of other layers cost it little.
+        time. The states of other layers cost little.
         """
         if not self._states or not self._reads_slower or set(self._tapped) != {FINAL}:
             return 0
         return self._requires.latest or self._states.most
 
     def verify(self, draft: Draft) -> Verdict:
-        """Evaluate the pending tokens and the draft in one pass; return what is accepted of it."""
+        """Evaluate the pending tokens and the draft in one pass; return the verdict."""
         pending, n_drafted = self._context[len(self._cache.tokens) :], len(draft.tokens)
         if n_drafted:
             self._cache.protect(n_drafted)

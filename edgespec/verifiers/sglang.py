@@ -23,7 +23,7 @@ _MIN_TEMPERATURE = 1e-6
 
 
 class SGLangVerifier(InferenceServerVerifier):
-    """Has an SGLang server check drafts."""
+    """Lets an SGLang server check drafts."""
 
     name = "SGLang"
 
@@ -103,7 +103,7 @@ class SGLangVerifier(InferenceServerVerifier):
     def _one(self, answer: Any, n_prompt: int) -> int:
         """Return the token that the server added to a prompt of `n_prompt` tokens.
 
-        Raises VerifierFault if it says that it has read fewer or more tokens.
+        Raises VerifierFault if the server says that it has read fewer or more tokens.
         """
         host = self._http.host
         answer = checked(host, answer, dict, "an answer")

@@ -31,8 +31,8 @@ def register(name: str, summary: str) -> Callable[[Recognise], Recognise]:
     """Register the decorated function, which returns the call form of a template, or None if the
     template writes calls in a different form.
 
-    The function gets a Probe, which renders test conversations with the template, and the markers
-    of reasoning. Raises ConfigError if the name is invalid or taken.
+    The function gets a Probe (it renders test conversations with the template) and the markers of
+    reasoning. Raises ConfigError if the name is invalid or taken.
     """
 
     def add(recognise: Recognise) -> Recognise:
@@ -43,7 +43,7 @@ def register(name: str, summary: str) -> Callable[[Recognise], Recognise]:
 
 
 def form_of(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm:
-    """Return the form in which a template writes tool calls. Raises NotUnderstood for none."""
+    """Return the form in which a template writes tool calls. Raises NotUnderstood if none fits."""
     from .base import NotUnderstood
 
     others = [name for name in names() if name != LEARNED]

@@ -39,10 +39,10 @@ class ArgumentsReader(ABC):
 
     @abstractmethod
     def read(self, text: str) -> tuple[str, str]:
-        """Return JSON that is certain now, and the text after the arguments, empty until they end.
+        """Return new JSON that is certain, and the text after the arguments ("" before they end).
 
-        All JSON that was returned makes one object. The text after the arguments begins with the
-        `closing` of the call.
+        The returned pieces of JSON together make one object. The text after the arguments begins
+        with the `closing` of the call.
         """
 
 

@@ -31,8 +31,8 @@ class CallForm:
     placeholder for the id of a call and INDEX for a number that counts calls (`markers`).
     arguments: the way in which arguments are written. is_parallel: True if an answer may have more
     than one call. takes_text: True if the template wants arguments as JSON text, not as objects.
-    is_in_template: True if the template writes the calls of earlier answers; otherwise they are
-    given to it as part of the content.
+    is_in_template: True if the template writes the calls of earlier answers; otherwise calls are
+    given to the template as part of the content.
     """
 
     opening: str

@@ -193,8 +193,8 @@ def _with_pairs(form: CallForm, pairs: tuple[str, str], empty: str) -> CallForm 
 def _around(call: _Call, two: str | None) -> CallForm:
     """Return the form with the texts around and between calls.
 
-    two: the text of two calls, from which these are learned. If there is none, or the calls are not
-    recognised in it, the form allows one call.
+    two: the text of two calls, from which the texts are learned. If there is none, or the calls are
+    not recognised in it, the form allows only one call.
     """
     alone = CallForm(call.before, call.after_name, call.after, is_parallel=False)
     first = _split(two, FIRST) if two else None
@@ -216,7 +216,7 @@ def _around(call: _Call, two: str | None) -> CallForm:
 
 
 def _counted(second: str, first: str) -> tuple[str, str]:
-    """Return the markers of a second and a first call, with INDEX in place of their numbers."""
+    """Return the markers of the second and the first call, with INDEX in place of their numbers."""
     n = common_end(second, first)
     same = first[len(first) - n :]
     before = second.removesuffix(same), first.removesuffix(same)

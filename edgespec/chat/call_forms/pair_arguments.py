@@ -78,8 +78,8 @@ class Pairs(Arguments):
     def _lengths(self, tool: Tool, key: str, is_control: bool) -> tuple[int, int | None]:
         """Return the least and most characters of a text, as far as a grammar can count them.
 
-        is_control: True if a control token ends the text. Raises ConfigError for lengths that
-        cannot be counted in a strict tool.
+        is_control: True if a control token ends the text. Raises ConfigError if the tool is strict
+        and the lengths cannot be counted.
         """
         least, most = argument_schemas.lengths_of(tool, key)
         n = max(least, most or 0) if is_control else least
@@ -116,13 +116,13 @@ class PairReader(ArgumentsReader):
         self._tool = tool
         self._pairs = pairs
         self._held = ""
-        self._new = ""  # JSON that was not returned yet
+        self._new = ""  # JSON that is not returned yet
         self._n = 0
         self._choices: dict[str, Any] = {}
         self._step = self._between
 
     def read(self, text: str) -> tuple[str, str]:
-        """Return JSON that is certain now, and the text after the arguments, once they end."""
+        """Return new JSON that is certain, and the text after the arguments ("" until they end)."""
         self._held += text
         while not self.is_complete and self._step():
             pass

@@ -17,14 +17,15 @@ class AcceptanceRule:
     """
 
     def couples(self, params: SamplingParams) -> bool:
-        """Return whether drafts for this request are drawn with the same noise as the target's
+        """Return True if drafts for this request are drawn with the same noise as the target's
         tokens.
         """
         return False
 
     def draws(self, alone: bool) -> bool:
-        """Return whether a draft model draws its tokens and gives their distributions; otherwise it
-        proposes its likeliest tokens. alone: True if it drafts at most one token after each text.
+        """Return True if a draft model should draw its tokens and give their distributions, False
+        if it should propose its likeliest tokens. alone: True if it drafts at most one token after
+        each text.
         """
         return False
 

@@ -11,7 +11,7 @@ from . import chat_completions, completions, messages, responses
 
 class API(NamedTuple):
     """An endpoint of an API. parse: parses the body of a request. counts: True if the endpoint only
-    answers with the number of tokens of the conversation.
+    counts the tokens of the conversation.
     """
 
     path: str

@@ -15,7 +15,7 @@ from .fields import Generation, TokenId, Top, about, only, read
 from .openai_writer import CompletionsWriter, Offsets, envelope_of, shown
 from .sampling import form_of, given_of
 
-_TOKENS = 16  # default length of an answer, as at OpenAI: base models rarely end by themselves
+_TOKENS = 16  # default length of an answer, as in OpenAI's API: base models rarely end their text
 
 Prompt = Annotated[
     str

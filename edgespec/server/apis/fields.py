@@ -35,7 +35,7 @@ def about(description: str) -> Meta:
 
 
 def only(reason: str, **schema: Any) -> Meta:
-    """Describe a field that is accepted only with values that ask for what happens anyway."""
+    """Describe a field that is accepted only if its value asks for what happens anyway."""
     return Meta(
         description=f"Not supported beyond this: {reason}",
         extra={"reason": reason},
@@ -190,15 +190,15 @@ class Generation(Request, frozen=True, kw_only=True):
 
 
 def read(body: bytes, *kinds: type[R]) -> R:
-    """Return a body as that Struct of `kinds` whose required field it has.
+    """Return a body as the Struct among `kinds` whose required field the body has.
 
-    Raises ApiError (400) that names the field which is unknown, missing or wrong.
+    Raises ApiError (400) with the name of a field that is unknown, missing or wrong.
     """
     return check(parsed(body), *kinds)
 
 
 def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
-    """Return a parsed body as a Struct of `kinds`, in the way of `read`."""
+    """Return a parsed body as one of the Structs `kinds`, chosen and checked as in `read`."""
     given = {name: value for name, value in values.items() if value is not None}
     known = [name for kind in kinds for name in kind.__struct_fields__]
     if unknown := given.keys() - known:  # subtracting 40 names from 150,000 fields: 0.2 s
@@ -277,7 +277,7 @@ def _refused(mismatch: Mismatch) -> ApiError:
 def is_shallow(value: Any) -> bool:
     """Return True if lists and objects in a JSON value are nested at most DEEPEST levels.
 
-    The limit is there because templates and grammars walk values by recursion.
+    The limit is there because templates and grammars process values recursively.
     """
     level = [value]
     for _ in range(DEEPEST + 1):

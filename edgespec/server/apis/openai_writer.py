@@ -16,7 +16,7 @@ from ..base import Answer, ServedModel, Writer, data_event, stats_of
 from ..errors import ApiError, bad_value
 from .fields import Generation
 
-_LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for tokens that are all but impossible
+_LEAST = -9999.0  # JSON has no infinity; OpenAI writes this for almost impossible tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class CompletionsWriter(Writer):
         raise NotImplementedError
 
     def _logprobs(self, tokens: Sequence[tuple[int, Logprob]], offsets: Offsets) -> dict[str, Any]:
-        """Return the log-probabilities of tokens. offsets: has taken all tokens before them."""
+        """Return the log-probabilities of tokens. offsets: has taken all earlier tokens."""
         raise NotImplementedError
 
     def _chunk(self, choice: Mapping[str, Any], **more: Any) -> str:

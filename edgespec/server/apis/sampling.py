@@ -1,8 +1,8 @@
 """Converts the fields of requests to sampling settings.
 
-Our defaults differ from OpenAI's in two ways. `temperature` and similar settings have the values
-that the server was started with, or else the model's own, which the engine knows (OpenAI: 1). A
-chat answer without `max_tokens` can go on until the context is full.
+Our defaults differ from OpenAI's in two ways. Settings such as `temperature` default to the values
+that the server was started with, or else to the model's own (OpenAI: 1). A chat answer without
+`max_tokens` can go on until the context is full.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def given_of(request: Any) -> dict[str, Any]:
 
 
 def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the parameter that gives the answer a form ("" if none does), and this
-    form as a field of SamplingParams. Raises ApiError if several parameters give one.
+    """Return the name of the parameter that gives the answer a form ("" if none does), and the form
+    as a field of SamplingParams. Raises ApiError if several parameters give one.
 
     others: more parameters that give a form, each as (parameter, field of SamplingParams, value).
     """

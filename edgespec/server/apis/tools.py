@@ -77,8 +77,8 @@ class Tools:
         """Return the options for the tools that an answer may call and for its reasoning.
 
         variables: variables of the chat template. effort: the effort of reasoning, as a word.
-        budget: the most tokens of reasoning, negative for no limit. Raises ApiError that names the
-        field which is wrong.
+        budget: the most tokens of reasoning, negative for no limit. Raises ApiError with the name
+        of the wrong field.
         """
         word, tools = self._chosen(choice or Choice())
         told = variables_of(variables)

@@ -101,7 +101,7 @@ class FrameHandler:
 
     def _verify(self, session: DeviceSession, frame: protocol.Verify, arrived: float) -> None:
         if session.pending and frame.round == session.pending.round:
-            return  # it came twice and is being verified
+            return  # the frame came twice and is being verified already
         if frame.round == session.answered_round and session.answer:
             self._answers.repeat(session)
             return
@@ -182,7 +182,7 @@ class FrameHandler:
 
     def _verification_of(self, session: DeviceSession, begun: protocol.Begin) -> Verification:
         """Return a verification whose history is the session's context. Raises VerifierFault if the
-        output in it does not follow the session's constraint.
+        output in the context does not follow the session's constraint.
         """
         tokens, n = session.context.tokens, session.n_prompt
         try:

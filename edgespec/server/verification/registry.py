@@ -48,7 +48,7 @@ class SessionRegistry:
     # --- what connections call ---
 
     def open(self, data: bytes | str, send: Send, owner: str) -> DeviceSession | None:
-        """Return the session of the device whose first frame this is, None if the device is
+        """Return the session for a connection whose first frame is `data`, None if the device is
         refused. The answer goes to `send` in both cases.
         """
         try:
@@ -166,7 +166,7 @@ class SessionRegistry:
         return session
 
     def _forget_one(self) -> bool:
-        """Forget the session that has been disconnected longest. Returns False if none is."""
+        """Forget the session that was disconnected longest. Returns False if all are connected."""
         gone = [session for session in self._sessions.values() if session.send is None]
         if not gone:
             return False
@@ -175,4 +175,4 @@ class SessionRegistry:
 
     def _forget(self, session: DeviceSession) -> None:
         self._sessions.pop(session.token, None)
-        session.token = b""  # tells the evaluating thread to give its slot back
+        session.token = b""  # tells the evaluating thread to free the slot

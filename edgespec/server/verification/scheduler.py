@@ -36,7 +36,7 @@ class Scheduler:
 
     def next_batch(self) -> Batch:
         """Return the batch for one evaluation, as large as the model allows. Verifications come
-        before prompts; within both, the session that has waited longest comes first.
+        before prompts; within each group, the session that has waited longest comes first.
         """
         waiting = [session for session in self._registry.all() if session.busy]
         waiting.sort(key=lambda session: (session.pending is None, session.waiting_since))
@@ -74,12 +74,12 @@ class Scheduler:
         if session.pending and fits:
             return BatchItem(session.slot, [*tokens[n_cached:], *draft], len(draft) + 1, parents)
         if not session.pending and not model.shares_prefixes and n_unread <= chunk:
-            n_unread = 0  # they are evaluated with the first draft, as on one machine
+            n_unread = 0  # these tokens are evaluated with the first draft, as on one machine
         n = min(n_unread, chunk, max_tokens)
         return BatchItem(session.slot, tokens[n_cached : n_cached + n])
 
     def evaluate(self, batch: Batch) -> list[tuple[DeviceSession, BatchItem, Rows]]:
-        """Evaluate a batch, and return the items that fitted with their sessions and logits. A
+        """Evaluate a batch. Return the items that fitted, each with its session and its logits. A
         session whose item did not fit keeps waiting, or its device is told to ask again later.
         """
         while batch:

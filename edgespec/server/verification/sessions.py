@@ -55,10 +55,10 @@ _WAIT_S = 1.0  # the longest time between two searches for expired sessions
 class Sessions:
     """All sessions of one target. Call `start` to answer in a thread, or call `step` yourself.
 
-    name: the name under which devices may ask for the model. costs: returns pairs of a number of
-    tokens and the microseconds that evaluating them takes, which devices are told; no pairs while
-    the times are unknown. constraints: compiles the constraints on answers; by default a compiler
-    that only devices use. clock: returns seconds and never goes back.
+    name: the name under which devices may ask for the model. costs: returns pairs (number of
+    tokens, microseconds to evaluate them), which are sent to devices; no pairs while the times are
+    unknown. constraints: compiles the constraints on answers; by default a compiler that only
+    devices use. clock: returns seconds and never goes back.
 
     `open`, `compile`, `receive`, `leave` and `close` may be called from any thread: the registry's
     lock guards what they change. Everything else belongs to the thread that calls `step`.
@@ -117,8 +117,8 @@ class Sessions:
 
     def compile(self, options: protocol.Options, owner: str = "") -> Future[None]:
         """Compile the constraint that the options of a frame describe, in a separate thread. If the
-        frame is received afterwards, other sessions need not wait for the compilation, nor for
-        reading the vocabulary, which the first one does. After `close` nothing is compiled.
+        frame is received afterwards, other sessions need not wait for the compilation. The first
+        compilation also reads the vocabulary. After `close` nothing is compiled.
         """
         try:
             return self._compiling.submit(self._try, options, owner)
@@ -219,7 +219,7 @@ def serving(
 
     n_slots: how many sessions can have a cache at the same time. n_ctx: the size of the cache in
     tokens, for all slots together if they can share one cache, else for each slot; 0 for the size
-    of the engine's own. Raises ConfigError if the target cannot keep several sequences, and
+    of the engine's cache. Raises ConfigError if the target cannot keep several sequences, and
     OutOfMemory.
     """
     target = engine.target

@@ -26,8 +26,8 @@ class SlotTable:
         self._sessions: dict[int, DeviceSession] = {}
 
     def take(self, session: DeviceSession, needed: Collection[int]) -> bool:
-        """Give the session a slot if it has none. Returns False if all are taken. A different
-        session may lose its slot for this, but never one of the slots in `needed`.
+        """Give the session a slot if it has none. Returns False if all are taken. A slot may be
+        taken from a different session for this, but never a slot in `needed`.
         """
         if session.slot is not None:
             return True
@@ -53,14 +53,14 @@ class SlotTable:
                 session.n_cached = 0
 
     def keep(self, session: DeviceSession, path: Sequence[int]) -> None:
-        """Keep, of the tree just evaluated, only the nodes of `path` in the session's cache."""
+        """Drop the nodes of the tree just evaluated from the session's cache, except `path`."""
         assert session.slot is not None
         self._model.keep(session.slot, path)
 
     def share_prefix(self, session: DeviceSession) -> None:
-        """Copy the longest prefix that a different session of the same owner has in its cache to
-        the beginning of this session's cache, if the model can share prefixes. Prefixes of other
-        owners are never shared: the speed of reading a prompt would reveal how theirs begin.
+        """Copy the longest common prefix from the cache of another session of the same owner, if
+        the model can share prefixes. Prefixes of other owners are never shared, because the speed
+        of reading a prompt would reveal how their prompts begin.
         """
         if session.slot is None or not self._model.shares_prefixes:
             return

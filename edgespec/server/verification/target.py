@@ -30,8 +30,8 @@ KNOWN_OPTIONS = frozenset({
 class ServedTarget:
     """The name, the vocabulary and the sizes of the target that devices verify against.
 
-    name: the name under which devices may ask for the model. costs: returns pairs of a number of
-    tokens and the microseconds that evaluating them takes. constraints: compiles the constraints
+    name: the name under which devices may ask for the model. costs: returns pairs (number of
+    tokens, microseconds to evaluate them). constraints: compiles the constraints
     on answers; by default a compiler that only devices use. vocab_size: the width of the target's
     logits, which may be padded beyond the size of the tokenizer's vocabulary.
     """

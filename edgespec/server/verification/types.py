@@ -67,7 +67,7 @@ class DeviceSession:
 
     reading: True while the prompt is read into the cache.
     pending: the verification that waits for the target.
-    waiting_since: when the frame that it waits for arrived, or when its last answer was sent.
+    waiting_since: when the frame to be answered arrived, or when the last answer was sent.
     answered_round: the last round that was answered; `answer` is that answer.
     granted_round: the round up to which the target goes on by itself.
     slot, n_cached: the slot of its cache, and how many tokens of the context are in the cache.
@@ -107,11 +107,11 @@ class DeviceSession:
         return self.verification is not None and self.verification.has_ended
 
     def stop(self) -> None:
-        """Drop the work that it waits for, and let the target emit nothing more by itself."""
+        """Drop the work that the session waits for; let the target emit nothing more by itself."""
         self.reading, self.pending, self.granted_round = False, None, self.answered_round
 
     def go_on(self, n_ctx: int) -> None:
-        """Ask for the next token on the device's behalf, if the device granted this and the context
+        """Ask for the next token on the device's behalf, if the device allowed this and the context
         of `n_ctx` tokens has room. The device decides where an answer ends, except that an answer
         which is complete under a constraint is not continued.
         """

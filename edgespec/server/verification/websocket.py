@@ -53,8 +53,8 @@ def route(sessions: Sessions) -> WebSocketRoute:
 class _Connection:
     """One device's connection. Frames are read and written at the same time.
 
-    turn: a lock that is held while a constraint of this client is compiled, so that many of its
-    constraints do not delay those of other clients.
+    turn: a lock that is held while a constraint of this client is compiled, so that many
+    constraints of one client do not delay those of others.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class _Connection:
                 await reading
 
     async def _compile(self, options: protocol.Options, reading: asyncio.Task[bytes | str]) -> None:
-        """Compile a constraint in this client's turn. Raises WebSocketDisconnect if `reading` ends
-        with it first.
+        """Compile a constraint in this client's turn. Raises WebSocketDisconnect if `reading`
+        raises it before the compilation ends.
         """
 
         async def compile() -> None:

@@ -40,7 +40,7 @@ class Connection:
 
     on_new_session: called when the server starts an empty session, at the first connection and
     whenever an old session could not be resumed. opened: the server's last OPENED frame, in which
-    it describes itself. abort: asked while waiting; set by the caller. bytes_sent, bytes_received:
+    it describes itself. abort: called while waiting; set by the caller. bytes_sent, bytes_received:
     the bytes of all frames, including their headers.
 
     Raises VerifierUnavailable, VerifierRefused, VerifierFault, ConfigError.
@@ -88,10 +88,9 @@ class Connection:
         """Do `action` and return its result; after a lost connection, connect again, call `resume`
         and repeat it.
 
-        The server may be away for the timeout. The time counts until `answered` is called, because
-        a server that connects but never answers is away, too. Raises Aborted, and
-        VerifierUnavailable after the timeout or if the server is connected but cannot serve this
-        now.
+        The server may be away for as long as the timeout. This time counts until `answered` is
+        called, because a server that connects but never answers is away, too. Raises Aborted, and
+        VerifierUnavailable after the timeout, or if the server is connected but cannot do this now.
         """
         lost = False
         while True:
@@ -135,7 +134,7 @@ class Connection:
         """Wait for the next frame and return it.
 
         Raises Aborted, VerifierUnavailable after the timeout, VerifierFault for an invalid frame,
-        and for an ERROR of the server the error of `failures.told`.
+        and the error that `failures.told` returns for an ERROR frame.
         """
         end = self._clock() + self._remote.timeout_s
         while True:

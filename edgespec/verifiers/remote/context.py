@@ -24,7 +24,7 @@ class SharedContext(Context):
         return self._generation
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Become the prompt of a new request; count its first tokens that the server has."""
+        """Replace the tokens with a new request's prompt; count those that the server has."""
         n = common_prefix(self.tokens, prompt)
         self.truncate(n)
         self.extend(prompt[n:])
@@ -33,7 +33,7 @@ class SharedContext(Context):
     def begin(self, request: Request, seed: int) -> Begin:
         """Return the BEGIN frame that sends the tokens that the server lacks.
 
-        Raises ConfigError for a constraint that is too long for a frame.
+        Raises ConfigError if the constraint is too long for a frame.
         """
         self._generation += 1
         keep = min(self.n_known, len(self))
@@ -65,7 +65,7 @@ class SharedContext(Context):
 def _options(constraint: Constraint | None) -> Options:
     """Return the options of a BEGIN frame that describe the constraint of the output.
 
-    Raises ConfigError for one that is too long for a frame.
+    Raises ConfigError if the constraint is too long for a frame.
     """
     if constraint is None:
         return {}
@@ -82,8 +82,8 @@ def _options(constraint: Constraint | None) -> Options:
 class Rounds:
     """Keeps track of the round that is answered next, and of the rounds answered unasked.
 
-    Unasked answers are plain steps: the server emits tokens by itself, and is told up to which
-    round to go on. due: the number of the round that is answered next.
+    Unasked answers are plain steps: the server emits tokens by itself, up to the round that it was
+    told. due: the number of the round that is answered next.
     """
 
     def __init__(self) -> None:

@@ -26,16 +26,16 @@ from ...types import NO_DRAFT, Draft, Requires, Verdict
 from .connection import Connection
 from .context import Rounds, SharedContext
 
-_LONG_PROMPT = 256  # new tokens: fewer are read by the server while the first draft is sent
+_LONG_PROMPT = 256  # new tokens; fewer ones are read by the server while the first draft is sent
 _MOST_NEEDS = 3  # times that a server may ask for the context of one step
 _RECENT = 32  # latest answers from which the round trip is estimated
 
 
 class RemoteVerifier:
-    """Has a verification server check drafts; texts are sent as token ids only.
+    """Lets a verification server check drafts; texts are sent as token ids only.
 
     tokenizer: the device's tokenizer; the server refuses a vocabulary different from its own. A
-    lost connection is made again within `remote.timeout_s`, and the session is resumed.
+    lost connection is opened again within `remote.timeout_s`, and the session is resumed.
 
     Plain steps are not asked for one by one: the server emits tokens by itself and is told when to
     go on. Drawn tokens depend on seed and position alone (coupled sampling), so the text is the
@@ -110,7 +110,9 @@ class RemoteVerifier:
         """Do nothing: hidden states are not sent over the network."""
 
     def begin(self, request: Request) -> Iterator[int]:
-        """Send the part of the prompt that the server lacks; yield its progress if that is long."""
+        """Send the tokens of the prompt that the server lacks; if they are many, yield its
+        progress.
+        """
         if not request.prompt:
             raise ValueError("the prompt is empty: the target needs at least one token")
         if len(request.prompt) > self.n_ctx:
@@ -146,7 +148,7 @@ class RemoteVerifier:
                 return  # the rest of the prompt is evaluated with the first VERIFY
 
     def verify(self, draft: Draft) -> Verdict:
-        """Have a draft checked; without a draft, take the next token that the server emits."""
+        """Let the server check a draft; without a draft, take the next token that it emits."""
         self.submit(draft)
         return self.result()
 
@@ -272,7 +274,7 @@ class RemoteVerifier:
         self._context.n_known = len(self._context)
 
     def _send_verify(self) -> None:
-        """Ask for a verdict; ask for plain steps after it unless the last two steps have drafts."""
+        """Ask for a verdict, and for plain steps after it unless the last two steps have drafts."""
         draft = self._submitted = self._fitting(self._submitted)
         n_ahead = 0 if draft.tokens and self._was_draft else self._n_ahead()
         self._was_draft = bool(draft.tokens)

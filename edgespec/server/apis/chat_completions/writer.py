@@ -20,7 +20,7 @@ class ChatWriter(CompletionsWriter):
         self._has_parts = has_parts
 
     def _opening(self) -> Mapping[str, Any]:
-        """Return the choice with the role. Its content is None if the answer may have none."""
+        """Return the choice with the role. Its content is None if the answer may lack content."""
         content = None if self._has_parts else ""
         delta = {"role": "assistant", "content": content}
         return {"delta": delta, "logprobs": None, "finish_reason": None}
@@ -83,5 +83,5 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _reasoning(text: str) -> dict[str, str]:
-    """Return reasoning under two names: llama.cpp's and DeepSeek's, and vLLM's and OpenRouter's."""
+    """Return reasoning under two names: that of llama.cpp and DeepSeek, that of vLLM and others."""
     return {"reasoning_content": text, "reasoning": text}

@@ -73,7 +73,7 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
 
 
 def _check_whole(given: MessagesRequest) -> None:
-    """Raise ApiError if a request continues a stored thread or an answer that has begun."""
+    """Raise ApiError if a request continues a stored thread or an unfinished answer."""
     if given.thread is not None:
         message = f"thread is not supported: {STATELESS}"
         raise bad_value("thread", message, "thread_unsupported_request")
@@ -96,8 +96,8 @@ def _messages(given: CountRequest) -> list[Message]:
 def _system(system: str | list[TextBlock] | None) -> list[str]:
     """Return the texts of a system prompt.
 
-    Claude Code puts a block for its provider's billing before them. The block is left out: it is
-    not meant for a model, and it differs in every request, so that no cached token after it could
+    Claude Code puts a block for its provider's billing before them. The block is left out, because
+    it is not meant for a model. It also differs in every request, so no cached token after it could
     be reused.
     """
     if isinstance(system, str):
@@ -119,8 +119,8 @@ def _check_block(role: str, block: Block, place: str) -> None:
 
 
 def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
-    """Add the blocks of a message. If the assistant has several blocks of text, they are joined to
-    one text; its blocks of thinking are joined in the same way.
+    """Add the blocks of a message to `talk`. The assistant's blocks of text are joined to one text,
+    and its blocks of thinking to another.
     """
     if role == "assistant":
         said = [block.text for block in blocks if isinstance(block, TextBlock)]
