@@ -14,7 +14,7 @@ _INTERRUPTED = 130
 def main() -> None:
     """Run the program. Ctrl-C ends it with exit code 130, even while modules are imported.
 
-    No number of Ctrl-C presses gives a traceback. While the program ends, Ctrl-C kills it.
+    Ctrl-C never gives a traceback, however often it is pressed. It kills a program that is ending.
     """
     sys.excepthook = _report_uncaught
     sys.unraisablehook = _report_unraisable

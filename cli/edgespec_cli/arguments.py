@@ -225,7 +225,7 @@ def refuse_typed(ctx: click.Context, names: Iterable[str], why: str) -> None:
 
 
 def exclusive(ctx: click.Context, first: str, second: str) -> None:
-    """Raise UsageError if both options are given, which contradict each other. But if one was typed
+    """Raise UsageError if two options that contradict each other are given. But if one was typed
     and the other comes from the environment, the typed one wins.
 
     The losing option becomes None in `ctx.params`. cloup's `mutually_exclusive` cannot be used,

@@ -73,7 +73,7 @@ def _downloaded(steps: list[Pick], *, offline: bool) -> tuple[str, str]:
     that there is none.
 
     The reason is "" too if the hub did not answer within the last day and the fallback model is on
-    this disk: the user was told then, and the hub is asked only once a day.
+    this disk. The user was told then, and the hub is asked only once a day.
     """
     from edgespec import DownloadError, ModelNotFound, hub
 

@@ -119,8 +119,8 @@ def known(error: BaseException) -> int | None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the message of an error on one line, after the name of its class if the message does
-    not explain it.
+    """Return the message of an error on one line, after the name of its class if the message alone
+    does not explain the error.
     """
     if isinstance(error, click.ClickException):
         return error.format_message()

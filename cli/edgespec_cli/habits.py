@@ -290,8 +290,8 @@ VARIABLES = {
 
 
 class HabitGroup(ErrorGroup):
-    """A command group that takes a text alone as a prompt, and knows the commands and options of
-    other programs.
+    """A command group that takes a text without a command as a prompt, and knows the commands and
+    options of other programs.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -328,7 +328,7 @@ class HabitGroup(ErrorGroup):
 
 def refuse_bare(ctx: click.Context, prompt: str) -> None:
     """Raise UsageError if the prompt is one word that was typed in place of a command and looks
-    like a command: `edgespec update` is not meant as a question to a model.
+    like one. `edgespec update`, for example, is not meant as a question to a model.
     """
     if prompt != ctx.meta.get(_BARE) or not _LIKE_A_COMMAND.fullmatch(prompt):
         return

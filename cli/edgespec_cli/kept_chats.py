@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST, MOST_BYTES = 100, 64 << 20  # of all conversations; the oldest are deleted first
-EVERY_S = 3.0  # seconds between two writes while an answer comes
+MOST, MOST_BYTES = 100, 64 << 20  # conversations, and their bytes; the oldest are deleted first
+EVERY_S = 3.0  # seconds between two writes during an answer
 _LARGEST = 16 << 20  # most bytes of one conversation
 _ELSEWHERE = "/save FILE takes another place, and XDG_STATE_HOME names another folder for all"
 _NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
@@ -212,7 +212,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _trim(newest: Path) -> None:
-    """Delete the oldest conversations until MOST and MOST_BYTES hold, but never the newest one."""
+    """Delete the oldest conversations above the limits MOST and MOST_BYTES, but not the newest."""
     size = 0
     for number, path in enumerate(stored()):
         with contextlib.suppress(OSError):

@@ -40,9 +40,9 @@ _MEASURE_S = 8.0  # longest measurement after an answer
 def opened(options: Mapping[str, Any], *, measured: bool = False) -> Iterator[edgespec.Engine]:
     """Yield the engine that the options of a command ask for, and close it at the end.
 
-    measured: measure the costs first if they are not known, and load the engine again. It is then
-    as at every later load: costs are known, and drafts come from the copy of the draft model if
-    that is faster.
+    measured: measure the costs first if they are not known, and load the engine again. The engine
+    is then the same as at every later load: its costs are known, and it drafts with the copy of the
+    draft model if that is faster.
     """
     import edgespec
 
@@ -168,7 +168,7 @@ def verifier_arguments(options: Mapping[str, Any], arguments: Mapping[str, Any])
 
 
 def _verifier_key(path: Path | None) -> str | None:
-    """Return the key from the file, or else from the environment. It is not an option itself,
+    """Return the key from the file, or else from the environment. The key is not an option itself,
     because other users can see a command line.
     """
     if path is None:

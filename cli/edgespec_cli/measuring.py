@@ -168,8 +168,8 @@ def _is_installed(module: str) -> bool:
 def until_stopped(running: Iterable[T], line: Status, progress: Progress) -> tuple[list[T], int]:
     """Collect the results of a run, such as answers; return them and the exit code.
 
-    Ctrl-C, an error, or SIGTERM (after the running answer) ends the run early. Then the answers up
-    to there are returned, and `progress.stopped` says why it ended and how many questions are done.
+    Ctrl-C, an error, or SIGTERM (after the running answer) ends the run early. The results so far
+    are then returned, and `progress.stopped` says why it ended and how many questions are done.
     If there is no answer yet, the error is raised instead. Raises UsageError if no question fits
     the context.
     """

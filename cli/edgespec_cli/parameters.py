@@ -65,7 +65,7 @@ class PathsType(click.ParamType):  # type: ignore[type-arg]
     envvar_list_splitter = os.pathsep
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path unchanged. Fail if it is empty: that does not mean the current folder."""
+        """Return the path unchanged. Fail for an empty one: it does not mean the current folder."""
         return value or self.fail("it is empty; name a file or a folder", param, ctx)
 
     def shell_complete(

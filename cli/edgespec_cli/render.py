@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DIM, DRAFTED = "2", "32"
 
-# A terminal takes control characters for commands. So C0 characters are shown as pictures (␛), and
+# A terminal obeys control characters as commands. So C0 characters are shown as pictures (␛), and
 # C1 characters as the replacement character.
 _HARMLESS = {c: 0x2400 + c for c in range(32) if chr(c) not in "\n\t"}
 _HARMLESS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)

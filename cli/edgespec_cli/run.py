@@ -227,8 +227,8 @@ def _noticed(events: Iterator[edgespec.Event], params: dict[str, Any]) -> Iterat
 def _exit_code(
     completion: edgespec.Completion | None, interrupted: bool, sampling: dict[str, Any]
 ) -> int:
-    """Return the exit code of an answer. Raises EdgeSpecError if the answer was cut although it has
-    a form, such as a JSON schema.
+    """Return the exit code of an answer. Raises EdgeSpecError if the answer was cut although it had
+    to follow a form, such as a JSON schema.
     """
     import edgespec
 

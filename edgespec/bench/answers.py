@@ -16,7 +16,7 @@ class Answer:
     seconds: the time of the answer with the prompt in the target's cache; it includes the time in
     which a draft model reads the prompt. ttft_s: the time to the first token when the prompt was
     first read. gaps: for each token after the first, the seconds since the token before it. joules:
-    the energy that the whole device used, None if it does not tell. text: the text of the answer,
+    the energy that the whole device used, None if not measured. text: the text of the answer,
     None if it is not known. prompt, token_ids: the token ids of the prompt and of the answer, () if
     they are not known.
     """

@@ -1,4 +1,6 @@
-"""Other runtimes with the same prompts and weights. Each mode runs in its own process."""
+"""Answers of other runtimes to the same prompts, with the same weights. Each mode runs in its own
+process.
+"""
 
 from __future__ import annotations
 

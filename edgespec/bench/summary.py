@@ -29,12 +29,12 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     """Return a row for every temperature, category and mode, and rows for all categories together.
 
     speedup is defined as in Spec-Bench: the mean tokens per second of the answers, divided by that
-    of the plain answers to the same questions (a run that was stopped may lack some). For all
+    of the plain answers to the same questions. (A run that was stopped may lack some.) For all
     categories, it is the geometric mean of their speedups. speedup_low and speedup_high: the 95%
     interval of the speedup, from a bootstrap over the answers of each category (Efron & Tibshirani
     1993, percentiles). They are None if a category has fewer than three answers, or if scipy is not
-    installed. Times are in milliseconds. Rows are in the order of the categories, in each the plain
-    row first. joules_per_token is left out if no answer has it.
+    installed. Times are in milliseconds. Rows are in the order of the categories, and the plain row
+    of each category comes first. joules_per_token is left out if no answer has it.
     """
     groups = _groups(answers)
     interval = _interval_function() if any(mode != "plain" for _, _, mode in groups) else None
@@ -57,8 +57,8 @@ def summary(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 
 
 def _groups(answers: Iterable[Answer]) -> dict[tuple[float, str, str], list[Answer]]:
-    """Return answers grouped by temperature, category and mode. These are in the order of their
-    first answer, except that mode "plain" comes first, then "auto", then those of peers.
+    """Return answers grouped by temperature, category and mode. Groups are in the order of their
+    first answer, but the mode "plain" comes first, then "auto", then the modes of peers.
     """
     groups: dict[tuple[float, str, str], list[Answer]] = defaultdict(list)
     for answer in answers:

@@ -25,7 +25,7 @@ choices are wrong. The recorded 0.5B model has 0.49, 0.33 and 0.24. Medusa's hea
 half of the cases. Here it is among the next three in 64%.
 """
 _LEAST = 0.3  # least confidence; below it the second choice would be likelier than the first
-# of the beta distribution of confidences; fits the recorded 0.5B model (mean 0.83, variance 0.060)
+# beta distribution of confidences: fits the recorded 0.5B model (mean 0.83, variance 0.060)
 _CONCENTRATION = 1.3
 _N_QUANTILES = 4096
 # time of a block head to read a token, as a share of the target's: it only keeps keys and values
@@ -70,8 +70,8 @@ HEADS = {
 
 
 class _States(Features):
-    """Features without states. It only has the positions of the latest tokens that the target has
-    evaluated, which would have states.
+    """Features that have positions but no hidden states. The positions are those of the latest
+    tokens that the target has evaluated.
     """
 
     def __init__(self, target: TraceModel) -> None:
@@ -94,8 +94,8 @@ class HeadModel(TraceModel, Head):
 
     The random numbers for a guess are drawn once for each position of an answer, so they do not
     depend on earlier drafts. The head's first choice is the answer's token with a probability that
-    equals the head's confidence. Otherwise it is the likeliest other token that the target recorded
-    there. Confidences vary around the acceptance rate of the depth, and are lower at greater depth.
+    equals the head's confidence. Otherwise it is the likeliest other token in the target's recorded
+    row. Confidences vary around the acceptance rate of the depth, and are lower at greater depth.
 
     The depth counts from the end of the text that `target` has evaluated. Tokens after that end,
     also those from lookups, are read with the head's own states, and are read again once they are

@@ -19,7 +19,7 @@ from ..types import Abort, Outputs
 from .traces import N_TOP, Drafts, Ranked, Trace
 
 VOCAB = 1 << 15
-_N_NEVER = 128  # first ids; no recorded token has them, models guess them if nothing is known
+_N_NEVER = 128  # first ids, which no recorded token has; guessed where nothing is known
 _UNKNOWN: Ranked = [(token, 0.5 ** (token + 1)) for token in range(N_TOP)]
 _LEAST = 1e-6  # probability of a recorded token if its own was rounded to 0
 
@@ -59,7 +59,7 @@ class TraceModel(Model):
         self._source = source
         self._overhead = overhead
         self._tokens: list[int] = []
-        self._same = 0  # number of tokens at the start that are the answer's
+        self._same = 0  # number of first tokens that equal the trace's
         self._seen: dict[int, Ranked] = {}  # for each token, the target's last row after it
         self._nodes: list[int] = []  # nodes of a tree, until `keep`
         self._parents: list[int] = []

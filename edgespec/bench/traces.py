@@ -36,9 +36,9 @@ Ranked = list[tuple[int, float]]
 class Drafts:
     """A draft model's rows for an answer.
 
-    rows: the row at every output position, after the answer's tokens before it. tails: for each
-    position at which the likeliest token is not the answer's: the rows after that wrong token, and
-    after the tokens that the model drafts next.
+    rows: the row at every output position, after the answer's tokens before it. tails: the rows
+    after a wrong token, and after the tokens that the model drafts next, for each position at which
+    the likeliest token is not the answer's.
     """
 
     rows: list[Ranked]

@@ -2,7 +2,7 @@
 
 On CPUs, llama.cpp evaluates Q4_0 in about half the time of formats that pack the same weights more
 carefully, because it lays out Q4_0 for their vector units. A draft model that is twice as fast may
-be wrong a little more often, and the text does not depend on it. So a Q4_0 copy is made once, and
+be wrong a little more often, but answers are the same in any case. So a Q4_0 copy is made once, and
 kept if it was measured to be faster.
 """
 
@@ -202,8 +202,8 @@ class Copying:
         self._config = config
 
     def run(self, abort: Abort) -> bool:
-        """Make the decision of `fastest`. Return False if `abort` ended it; the next call then
-        starts again from the beginning.
+        """Decide as `fastest` does. Return False if `abort` ended that; the next call then starts
+        again from the beginning.
         """
         if known(self._path, self._config) or available_memory() < 2 * self._path.stat().st_size:
             return True

@@ -14,7 +14,7 @@ _RECENT = 64  # tokens: evaluating this many again, if a later request needs it,
 
 
 class TokenCache:
-    """A model whose cache always holds a prefix of a context; it can be shortened on any engine.
+    """A model whose cache always holds a prefix of a context. Any engine's cache can be shortened.
 
     If the engine cannot drop the last tokens (recurrent and hybrid models), `protect` takes a
     checkpoint. `truncate` then restores the checkpoint and evaluates again the tokens that stay.
@@ -32,7 +32,7 @@ class TokenCache:
 
     def begin(self, owner: str) -> None:
         """Begin a request. The tokens of a different owner are dropped: otherwise the number of
-        reused tokens, or the time to read the prompt, would tell how that owner's text begins.
+        reused tokens, or the time to read the prompt, would reveal how that owner's text begins.
         """
         if owner != self._owner:
             self.truncate(0)
@@ -50,7 +50,7 @@ class TokenCache:
         """Drop all cached tokens after the common prefix with a context; return how many stay.
 
         The context's last token never stays in the cache: it is evaluated next. offset: the number
-        of tokens after the first `n_sinks` of the context that are left out of it. known: the
+        of tokens that the cache leaves out after the first `n_sinks` of the context. known: the
         number of first tokens that are known to be equal and are not compared.
         """
         if self._nodes:
@@ -167,7 +167,7 @@ class TokenCache:
         self._nodes = []
 
     def _forget_beyond(self, n_past: int) -> None:
-        """Drop a checkpoint that holds more than `n_past` tokens: these are no longer cached."""
+        """Drop a checkpoint of more than `n_past` tokens: the others are no longer cached."""
         if self._checkpoint and self._checkpoint[0] > n_past:
             self._checkpoint = None
 

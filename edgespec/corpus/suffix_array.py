@@ -1,6 +1,6 @@
 """A suffix array: an index that finds the last tokens of a context in a long text.
 
-It takes eight bytes a token. The automaton in drafters.suffix can grow with a conversation but
+It takes eight bytes a token. The automaton in drafters.automaton can grow with a conversation but
 takes hundreds of bytes a token. A suffix array (Manber and Myers 1993) is made once and can stay on
 disk, mapped into memory.
 """
@@ -130,8 +130,8 @@ def indexed(texts: Sequence[np.ndarray]) -> SuffixArray:
 
 
 def suffix_order(tokens: np.ndarray) -> np.ndarray:
-    """Return the places of a text, int32 [n], sorted by the 16 tokens that begin at each place;
-    equal ones stay in the order of the text.
+    """Return the places of a text, int32 [n], sorted by the 16 tokens that begin at each place.
+    Places with equal tokens stay in the order of the text.
 
     tokens: int32 [n]. Sorting takes about 100 MB of additional memory, however long the text is.
     Raises ValueError for ids above LARGEST.

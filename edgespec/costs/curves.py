@@ -1,4 +1,4 @@
-"""Curves of cost: the seconds of an evaluation, never assumed to be flat or smooth."""
+"""Curves of the seconds that evaluations take. They are not assumed to be flat or smooth."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _WIDE, _LEAST_RISE = 16, 1.1  # on a CPU, 16 tokens take at least 1.1 times as long as one
-_CALL_S = 0.005  # seconds that a call of a small model may take in addition to its tokens
+_CALL_S = 0.005  # fixed seconds that a call of a small model may take, however few its tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The seconds of one evaluation on a device, by its tokens and by the cached tokens before.
+    """The seconds of one evaluation on a device, by the number of its tokens and of cached tokens.
 
     seconds[i][j] is the time of widths[j] tokens after lengths[i] cached ones. A wider evaluation
-    may take less time. Between measured points the curve is linear; beyond the last two points it
-    keeps their slope, but never falls.
+    may take less time than a narrower one. Between measured points the curve is linear; beyond the
+    last two points it keeps their slope, but never falls.
     """
 
     lengths: tuple[int, ...]
@@ -33,8 +33,8 @@ class Curve:
 
     @property
     def is_flat(self) -> bool:
-        """True if many tokens take hardly longer than one. No CPU is like that, so something else
-        must have delayed the measurement.
+        """True if many tokens take hardly longer than one. No CPU is like that: something must have
+        delayed the measurement of one token.
 
         Short times are ignored: most of such a time may be a call's fixed cost.
         """
@@ -47,8 +47,8 @@ class Curve:
     def guessed(self) -> tuple[tuple[bool, ...], ...]:
         """A table of bools, shaped like `seconds`: True for times that were not measured.
 
-        Such a time equals, to the last digit, that of the next width or of the next shorter cache.
-        It was copied from there because the measured time was implausible.
+        Such a time equals, to the last digit, the time of the next width, or the time of the same
+        width after the next shorter cache. It was copied because the measured time was implausible.
         """
         taken = [[a == b for a, b in itertools.pairwise(row)] + [False] for row in self.seconds]
         for shorter, longer, row in zip(self.seconds, self.seconds[1:], taken[1:], strict=False):
@@ -62,7 +62,10 @@ class Curve:
 
 
 def least(curves: Sequence[Curve]) -> Curve:
-    """Return the least times of several curves of the same lengths, at the widths they share."""
+    """Return the curve of the least times in several curves, at the widths that all of them have.
+
+    The curves have the same lengths.
+    """
     first, *others = curves
     widths = tuple(w for w in first.widths if all(w in other.widths for other in others))
 
@@ -74,10 +77,10 @@ def least(curves: Sequence[Curve]) -> Curve:
 
 
 def joined(short: Curve, longer: Curve) -> Curve:
-    """Return the curve of both lengths. Times after the longer text are raised, if need be, to
-    those after the short one.
+    """Return one curve with the lengths of two. If the time of a width is lower after the longer
+    text, it is raised to the time after the short text.
 
-    longer: a curve of one length, at some or all widths of the short one.
+    longer: a curve of one length, at some or all widths of `short`.
     """
     before = tuple(short(width) for width in longer.widths)
     after = tuple(map(max, before, longer.seconds[0]))
@@ -85,7 +88,7 @@ def joined(short: Curve, longer: Curve) -> Curve:
 
 
 def _between(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
-    """Return the value at x on the line through the two points around x, or nearest to x."""
+    """Return the value at x on the line through the two points around x, or the two nearest."""
     if len(xs) == 1:
         return ys[0] * max(1.0, x / xs[0])
     i = min(max(bisect_right(xs, x), 1), len(xs) - 1)

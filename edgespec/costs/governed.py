@@ -32,8 +32,8 @@ class _Governed:
         self._lost_s = 0.0
 
     def clock(self) -> float:
-        """Return the time in seconds, without the time of evaluations that were stopped and
-        repeated. Differences say what evaluations cost.
+        """Return the time in seconds by a clock that leaves out evaluations that were stopped and
+        repeated. The difference between two such times is what evaluations cost.
         """
         return self._governor.clock() - self._lost_s
 
@@ -100,8 +100,8 @@ class GovernedModel(_Governed, Model):
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
-        """Append nodes to a tree, as the model's own `grow` does. It is never stopped and repeated;
-        if it fails, no node is left.
+        """Append nodes to a tree, as the model's own `grow` does. It is never stopped and repeated.
+        If it fails, no node of the tree is left.
         """
         model: Model = self._model
         return self._evaluate(

@@ -13,8 +13,8 @@ logger = logging.getLogger("edgespec.profile")
 
 
 def is_impossible(model: FileModel, curve: Curve) -> bool:
-    """Return whether a curve is impossible for this model: on a CPU, many tokens take longer than
-    one. Heads are excepted, since a head may guess many tokens at once.
+    """Return whether a curve cannot be right, because many tokens take hardly longer than one on a
+    CPU. A head's curve is always possible, since a head may guess many tokens at once.
     """
     return curve.is_flat and not isinstance(model, Head) and not share_on_gpu(model.placement)
 
@@ -23,7 +23,7 @@ def kept_curve(model: FileModel, *, quiet: bool = False) -> Curve | None:
     """Return the curve that was saved for a model on this device, None if there is none or it is
     impossible.
 
-    A curve measured while other programs ran is used if there is no other, unless `quiet`.
+    If there is no other, a curve measured while other programs ran is returned, unless `quiet`.
     """
     own = model.fingerprint()
     curve = stored(own) or (None if quiet else stored(own | BESIDE_OTHERS))

@@ -1,4 +1,4 @@
-"""Costs that become known later: they are measured in pieces, between the answers."""
+"""Costs that are measured while the engine is in use, in pieces between the answers."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class ModelCurve:
 
     def run(self, abort: Abort) -> bool:
         """Measure the curve if it is not known, else its times after a long text. Return False if
-        `abort` ended the measurement, which goes on at the next call.
+        `abort` ended the measurement; the next call continues it.
 
-        A curve is used but not saved if it was measured while other programs ran or after the long
-        text of a request, or if it is impossible on a CPU.
+        A measured curve is used but not saved if other programs ran, if the text before it was
+        long, or if the curve is impossible on a CPU.
         """
         wanted = self.curve is None or self._is_passing
         kept = kept_curve(self.model, quiet=self._is_passing) if wanted else None
@@ -103,13 +103,13 @@ class ModelCurve:
 
     @property
     def complete(self) -> bool:
-        """True once the curve is known, also after a long text if that is to be measured."""
+        """True once the curve is known, with times after a long text if they are to be measured."""
         known = None if self._is_passing else self.curve
         return bool(known and not (self._lengthens and long_length(self.model, known)))
 
     def _measured(self, abort: Abort) -> Curve | None:
-        """Measure and return the curve, or the known one with times after a long text; None if
-        `abort` ended the measurement.
+        """Measure the curve, or extend the known one by times after a long text. Return the result,
+        None if `abort` ended the measurement.
         """
         logger.info("measuring %s on this device", label(self.model.path))
         meter = LoadMeter()
@@ -123,7 +123,7 @@ class ModelCurve:
 
 
 def _is_disturbed(model: FileModel, load: Load | None) -> bool:
-    """Return whether other programs slowed a model down. A model wholly on the GPU is never so."""
+    """Return whether other programs slowed a model down: never if it runs on the GPU alone."""
     return load is not None and load.others > BUSY and share_on_gpu(model.placement) < 1
 
 
@@ -135,9 +135,9 @@ class _HeadEntry(Entry, frozen=True, kw_only=True):
 class HeadTimes:
     """Times of a head in addition to its t(n), read from disk or measured.
 
-    tapping: the target's seconds a step for hidden states. growing: the time of a further guess of
-    the head, as a share of the time of its first. Times measured while other programs ran are not
-    saved.
+    tapping: the seconds that the target spends on hidden states in each step. growing: the time of
+    each further guess of the head, as a share of the time of its first. Times measured while other
+    programs ran are not saved.
     """
 
     def __init__(self, target: FileModel, head: FileHead) -> None:
@@ -150,11 +150,11 @@ class HeadTimes:
 
     @property
     def complete(self) -> bool:
-        """True once both are known."""
+        """True once both times are known."""
         return self.tapping is not None and self.growing is not None
 
     def run(self, abort: Abort) -> bool:
-        """Measure both. Return False if `abort` ended the measurement."""
+        """Measure both times. Return False if `abort` ended the measurement."""
         with _MEASURING:
             meter = LoadMeter()
             self.tapping = tapping_s(self._target, self._head.layers, abort)
@@ -168,7 +168,7 @@ class HeadTimes:
 class Learning:
     """Measures the curves that are missing, and updates the costs of evaluations with them.
 
-    profile: returns the profile that the curves give, None as long as too little is known.
+    profile: returns the profile made of the curves, None as long as too little is known.
     """
 
     doing = "measuring the model's speed on this device, once"
@@ -182,11 +182,11 @@ class Learning:
 
     @property
     def urgent(self) -> bool:
-        """True as long as a model's costs are not known at all, so that nothing drafts with it."""
+        """True while a model has no known costs at all, so that nothing is drafted with it yet."""
         return any(getattr(curve, "curve", curve) is None for curve in self._curves)
 
     def run(self, abort: Abort) -> bool:
-        """Measure what is missing. Return False if `abort` ended it; call it again to go on."""
+        """Measure what is missing. Return False if `abort` ended it; the next call goes on."""
         for curve in self._curves:
             while not curve.complete:
                 if not curve.run(abort):
@@ -199,11 +199,11 @@ class Learning:
 def learning(
     target: Costed, draft: Costed | None, head: HeadTimes | None = None
 ) -> tuple[Costs, Learning | None]:
-    """Return the saved costs of two models, and a `Learning` that measures what is missing, or None
-    if nothing is.
+    """Return the saved costs of two models, and a `Learning` that measures the missing ones, None
+    if no costs are missing.
 
-    Prompt lookup drafts once the target's costs are known; a draft model waits for its own. head:
-    the head's further times if the draft is a head.
+    Prompt lookup drafts as soon as the target's costs are known. A draft model drafts only once its
+    own costs are known as well. head: the head's further times if the draft is a head.
     """
     curves: list[Measured] = [curve for curve in (target, draft, head) if curve]
 

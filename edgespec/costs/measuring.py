@@ -17,13 +17,13 @@ QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # widths that are measured even beyo
 READING = (*range(1, 9), 16, 32, 128)  # widths of a draft model, which reads few tokens or many
 _LENGTH = 64  # tokens of a short text
 LONG = 2048  # tokens: evaluations after such a long text show what each cached token costs
-_LEAST_LONG = 512  # tokens: after fewer, the difference is lost in noise
+_LEAST_LONG = 512  # tokens: after fewer, the cost of cached tokens is lost in noise
 _FILLING_S = 3.0  # most seconds to spend on reading the long text
-_PATIENCE_S = 0.1  # seconds a request waits for an evaluation that, if stopped, empties the cache
+_PATIENCE_S = 0.1  # seconds before an evaluation is stopped if stopping it empties the cache
 _MOVED = 512  # tokens: if the text's length changes by more, a measurement begins anew
 _NARROW = 8  # tokens: most evaluations have no more, so these widths are measured first
-_ENOUGH, _MOST = 3, 5  # evaluations of a width: 5 if the least time was not repeated within 3
-_REPEATED = 1.07  # a time is repeated if the second least is at most so many times as long
+_ENOUGH, _MOST = 3, 5  # evaluations of each width: 3, or 5 if the least time of 3 was not repeated
+_REPEATED = 1.07  # the least time was repeated if the second least is at most 1.07 times as long
 
 
 def measure(
@@ -33,8 +33,8 @@ def measure(
     budget_s: float = 4.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
-    """Return t(n), the seconds of evaluations of n tokens after a short text, measured as by
-    `Measurement`. The model's cache is empty afterwards.
+    """Measure t(n), the seconds of an evaluation of n tokens after a short text, and return it. The
+    model's cache is empty afterwards.
     """
     fill(model, min(_LENGTH, model.n_ctx - max(fitting(model, widths))))
     measurement = Measurement(model, widths, budget_s=budget_s, clock=clock)
@@ -46,7 +46,7 @@ def measure(
 def long_length(model: Model, curve: Curve) -> int:
     """Return the number of cached tokens after which evaluations should be measured as well.
 
-    It is 0 if the context is short, reading so many tokens would take too long, or times after a
+    Return 0 if the context is short, if filling the cache would take too long, or if times after a
     long text are known already. curve: the times measured so far, after fewer tokens.
     """
     if not model.capabilities.truncate or model.n_ctx < 2 * LONG or len(curve.lengths) > 1:
@@ -62,8 +62,8 @@ def lengthened(
     abort: Abort = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve | None:
-    """Return the curve extended by measured times after `long_length` tokens; None if `abort` gave
-    a reason or the cache is too full. The cache is afterwards as before.
+    """Measure times after `long_length` tokens and return the curve extended by them. Return None
+    if `abort` stopped the measurement or the cache is too full. The cache is left as it was.
     """
     n_past = model.n_past
     try:
@@ -79,13 +79,13 @@ def lengthened(
 
 
 def fitting(model: Model, widths: Sequence[int]) -> list[int]:
-    """Return the widths that a model evaluates in one call and that leave half the context free."""
+    """Return those widths that fit into one call of the model and leave half the context free."""
     return [w for w in widths if w <= model.n_ctx // 2 and w <= model.capabilities.max_batch]
 
 
 def plans_anew(model: Model) -> bool:
-    """Return True if the engine plans an evaluation anew whenever the number of tokens changes, as
-    on GPUs. Planning takes about as long as an evaluation.
+    """Return True if the engine plans evaluations anew whenever their number of tokens changes, as
+    engines do on GPUs. Planning takes about as long as an evaluation.
     """
     return share_on_gpu(model.placement) > 0
 
@@ -93,11 +93,12 @@ def plans_anew(model: Model) -> bool:
 class Measurement:
     """Measures t(n) after the text in a model's cache, and leaves the cache as it is.
 
-    The widths in QUICK, and those above them, are measured once however long that takes. Then,
-    within `budget_s` seconds of evaluations, the narrow widths are measured in turns, then the
-    others: each three times, or five if its least time was not repeated. A measurement can be
-    interrupted after any evaluation and continued later, even after a different text if that is
-    about as long.
+    First the widths in QUICK, and any wider ones, are measured once, however long that takes. More
+    evaluations follow until they have taken `budget_s` seconds in all: each width is measured three
+    times, or five times if its least time was not repeated. Narrow widths come first, in turns.
+
+    A measurement can be interrupted after any evaluation and continued later, even if the cache
+    then holds a different text of about the same length.
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class Measurement:
         self._begin()
 
     def run(self, abort: Abort = lambda: None) -> bool:
-        """Measure until everything is known. Return False if `abort` gave a reason or the cache is
-        too full.
+        """Measure until everything is known. Return False if `abort` stopped it or the cache is too
+        full.
         """
         if not self._touched or abs(self.model.n_past - self._n_past) > _MOVED:
             self._begin()
@@ -143,8 +144,8 @@ class Measurement:
         return True
 
     def _timed(self, width: int, abort: Abort) -> float:
-        """Return the seconds of an evaluation. If the engine plans anew, add the time by which it
-        delays the next evaluation of one token.
+        """Return the seconds of an evaluation. If the engine plans anew, they include the time by
+        which this evaluation delays a following one of one token.
         """
         seconds = timed(self.model, width, self._clock, abort)
         if not self._replans:
@@ -158,7 +159,7 @@ class Measurement:
         return Curve((self._n_past,), tuple(times), (_believable([*times.values()]),))
 
     def _next(self) -> int:
-        """Return the width to be measured next, 0 if no time is left or no more is needed."""
+        """Return the width to be measured next, 0 if no time is left or all times are known."""
         if not self._touched:
             return max(self.widths)  # once, so that memory is allocated; the time is not counted
         whatever = (w for w in self.widths if w in QUICK or w > max(QUICK))
@@ -186,10 +187,10 @@ def timed(
     clock: Callable[[], float] = time.perf_counter,
     abort: Abort | None = None,
 ) -> float:
-    """Return the seconds of one evaluation of `width` tokens; the cache is afterwards as before.
+    """Return the seconds of one evaluation of `width` tokens. The cache is left as it was.
 
-    If the engine cannot truncate, an aborted evaluation empties the cache. So `abort` is obeyed
-    only after a moment, in which the evaluation may end by itself. Raises Aborted.
+    If the engine cannot truncate, an aborted evaluation empties the cache. So `abort` is then
+    obeyed only after 0.1 s, in which most evaluations end by themselves. Raises Aborted.
     """
     model.limit_threads(0)  # a limit may still be set because other programs ran
     n_past, can_truncate = model.n_past, model.capabilities.truncate
@@ -221,8 +222,8 @@ def tapping_s(
     repeats: int = 6,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Return the additional seconds of a token while these layers are tapped for hidden states,
-    None if `abort` gave a reason. The cache and the taps are afterwards as before.
+    """Return how many more seconds one token takes while these layers are tapped for hidden states,
+    None if `abort` stopped the measurement. The cache and the taps are left as they were.
     """
     was_tapped = _is_tapped(model)
     least = {}
@@ -250,9 +251,9 @@ def growing_share(
     repeats: int = 6,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
-    """Return the time of a head's further guess, as a share of the time of its first, for which it
-    reads a token with hidden states; at most 1. None if `abort` gave a reason. The cache is
-    afterwards as before.
+    """Return the time of each further guess of a head, as a share (at most 1) of the time of the
+    first. The first takes longer, because the head also reads a token with hidden states for it.
+    Return None if `abort` stopped the measurement. The cache is left as it was.
     """
     if head.max_depth == 1:
         return 1.0
@@ -320,9 +321,10 @@ def _append(model: Model, length: int, abort: Abort | None = None) -> None:
 def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the least time of each width, since other programs can only add to it.
 
-    Kernels may evaluate more tokens in less time, but that is believed only of repeated times. A
-    time that was not repeated is replaced if it is below that of fewer tokens (a lucky measurement)
-    or above that of more tokens (a disturbed one). times: the sorted times of each width.
+    A wider evaluation may take less time than a narrower one, but that is believed only of repeated
+    times. A time that was not repeated is replaced if it is below the time of a smaller width (a
+    lucky measurement) or above that of a larger one (a disturbed one). times: those of each width,
+    sorted.
     """
     values, highest = [], 0.0
     for each in times:
@@ -337,5 +339,5 @@ def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def _is_repeated(times: Sequence[float]) -> bool:
-    """Return whether the least of the sorted times was measured about twice."""
+    """Return whether the second of the sorted times is close to the first, the least one."""
     return len(times) > 1 and times[1] <= _REPEATED * times[0]

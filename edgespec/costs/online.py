@@ -1,4 +1,4 @@
-"""A device profile corrected by the times of real steps."""
+"""A device profile that is corrected by the times of real steps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .profiles import Profile
 from .threads import ThreadGovernor
 
 MEMORY = 1 / 24  # weight of a new step in running means
-BEYOND = 8  # tables go so many tokens beyond the longest draft
-_TOLERANCE = 0.03  # tables follow a ratio only if it has changed by more
-_BLOCK = 128  # a table holds for a block of so many cached tokens
-_READING = 8  # an evaluation of at least so many tokens is reading, not drafting
+BEYOND = 8  # tokens by which tables are longer than the longest draft
+_TOLERANCE = 0.03  # tables are made anew only if a ratio has changed by more than this share
+_BLOCK = 128  # cached tokens of a block, for which one table is made
+_READING = 8  # tokens: a draft model's evaluation of this many or more is reading, not drafting
 _SEEN = 4  # plain steps: fewer say little about the next ones
-_SNAPSHOT = 16  # if other programs arrive, the last 16 to 32 steps' corrections are dropped
-_UNKNOWN_S = 1e9  # seconds of an evaluation of a draft model whose costs were not measured
+_SNAPSHOT = 16  # when other programs arrive, corrections by the last 16 to 32 steps are dropped
+_UNKNOWN_S = 1e9  # assumed seconds of an evaluation by a draft model that was not measured
 
 
 class _Ratio:
-    """The ratio of measured to expected times: at first a mean, later a slowly moving one.
+    """The ratio of measured to expected times: at first their mean, later a slow running mean.
 
     At first it follows lower values quickly, since other programs can only add to a time. A
     `steady` ratio rises slowly from the beginning, because there are many measurements of it.
@@ -33,7 +33,9 @@ class _Ratio:
         self.value, self.n, self._steady = 1.0, 0, steady
 
     def is_off(self, *, slower_counts: bool) -> bool:
-        """Return whether the ratio is known to be far from 1. slower_counts: far above 1 counts."""
+        """Return whether the ratio is known to be far from 1: far below, or, if `slower_counts`,
+        far above.
+        """
         return self.n > 16 and (self.value <= 0.6 or (slower_counts and self.value >= 1.7))
 
     def follow(self, ratio: float) -> None:
@@ -50,16 +52,17 @@ class _Ratio:
 class _Ratios:
     """The corrections of one regime (see `Costs.follow`).
 
-    settled: the values of `plain`, `wide` and `draft` that tables are made with. like: the regime
-    whose values these begin with; they then follow measurements at once in both directions.
+    settled: the values of `plain`, `wide` and `draft` that tables are made with. like: the
+    corrections of another regime, whose values these begin with. Such ratios follow measurements
+    quickly in both directions.
     """
 
     def __init__(self, like: _Ratios | None = None) -> None:
         self._new = like is not None
         self.plain = _Ratio(steady=not self._new)
         self.wide = _Ratio(steady=False)
-        self.draft = _Ratio(steady=False)  # multiplied with that of plain steps
-        self.plain_seen = _Ratio(steady=False)  # for statistics: follows both directions at once
+        self.draft = _Ratio(steady=False)  # the correction is this ratio times that of plain steps
+        self.plain_seen = _Ratio(steady=False)  # for statistics: quick in both directions
         if like:
             self.plain.value, self.wide.value = like.plain.value, like.wide.value
             self.draft.value = like.draft.value
@@ -90,12 +93,12 @@ class _Ratios:
 
 
 class Costs:
-    """The seconds of evaluations on this device, from the profile and corrected by every step.
+    """The seconds of evaluations on this device, as in the profile but corrected after each step.
 
-    Plain steps, wider steps and a draft model have separate corrections: a profile may have been
-    measured in a bad moment, and what slows the reading of weights (other programs) is not what
-    slows arithmetic (heat). Each number of threads, with and without other programs, has its own
-    corrections (`follow`): when other programs leave, the old ones hold at once.
+    A profile may have been measured in a bad moment, so its times are corrected. Plain steps, wider
+    steps and a draft model have separate corrections: other programs slow the reading of weights,
+    heat slows arithmetic. Each number of threads, with and without other programs, has its own
+    corrections (`follow`), so the old ones apply again as soon as other programs have left.
 
     profile: None until `learn` is called; before that only `known` may be used. max_depth: most
     tokens of a draft; raises ValueError below 1. of_table: a cache for values that callers derive
@@ -169,7 +172,7 @@ class Costs:
 
     @property
     def tapping_s(self) -> float:
-        """The seconds a step that the target spends on hidden states for a head."""
+        """The seconds that the target spends in each step on hidden states for a head."""
         return self.plain.value * self.profile.tapping
 
     def plain_s(self, n_past: int) -> float:
@@ -177,14 +180,14 @@ class Costs:
         return self.plain.value * self.profile.target(1, n_past) + self.profile.overhead
 
     def seen_plain_s(self, n_past: int) -> float | None:
-        """Return the lately measured seconds of a plain step, None before there were enough."""
+        """Return the seconds of a plain step as measured lately, None before four plain steps."""
         if not self.known or self._now.plain_seen.n < _SEEN:
             return None
         measured: float = self._now.plain_seen.value * self.profile.target(1, n_past)
         return measured + self.profile.overhead
 
     def draft(self, n_tokens: int, n_cached: int) -> float:
-        """Return the seconds of a draft model's evaluation of tokens after `n_cached` others."""
+        """Return the seconds in which the draft model evaluates tokens after `n_cached` others."""
         if not self.known or not self.profile.draft:
             return _UNKNOWN_S
         now = self._now
@@ -199,14 +202,14 @@ class Costs:
         return self.draft(n_tokens, n_cached) if known else None
 
     def draft_token_s(self, n_cached: int) -> float:
-        """Return the seconds in which a draft model evaluates one token, by settled ratios."""
+        """Return the seconds in which the draft model evaluates one token, by settled ratios."""
         if not self.known or not self.profile.draft:
             return _UNKNOWN_S
         plain, _, draft = self._now.settled
         return plain * draft * self._few_drafted(n_cached)[1]
 
     def _few_drafted(self, n_cached: int) -> list[float]:
-        """Return the profile's seconds of a draft model's evaluations of 0, 1, 2, … tokens."""
+        """Return the draft model's seconds for 0, 1, 2, … tokens, as they are in the profile."""
         block, curve = n_cached // _BLOCK, self.profile.draft
         if self._drafting_block != block and curve:
             self._drafting_block, middle = block, block * _BLOCK + _BLOCK // 2
@@ -237,8 +240,8 @@ class Costs:
         """Return the least acceptance probability at which the 1st, 2nd, … token of a draft can be
         worth its time.
 
-        A less likely token, with any number of no likelier ones after it, takes longer than plain
-        decoding would for the tokens it is expected to win.
+        A less likely token is not worth its time, whatever number of no likelier tokens follow it:
+        plain decoding wins the same expected tokens in less time.
         """
         table = self.target(n_past)
         if not self._least:
@@ -253,9 +256,9 @@ class Costs:
     def _follow(self, n: int, seconds: float, n_past: int) -> None:
         """Correct the costs with an evaluation of n tokens.
 
-        If the target replans, a single token after several takes longer, and the several are the
-        cause. So the evaluation of several is counted only when the next one is known, with the
-        time that the next one lost. That single token does not count as plain decoding.
+        If the target replans, a single token takes longer directly after an evaluation of several
+        tokens. That evaluation is the cause, so the lost time is added to it: it is counted only
+        when the next one is known. The single token then does not count as plain decoding.
         """
         expected, wide = self.profile.target(n, n_past), self._wide
         if not self.profile.replans:
@@ -270,7 +273,9 @@ class Costs:
         self._wide = (n, seconds, expected) if n > 1 else None
 
     def _settle(self) -> None:
-        """Adopt all three ratios for tables at once: decisions depend on their differences."""
+        """Adopt the ratios for tables if one of them has changed by more than the tolerance. All
+        three are adopted at once, because decisions depend on their differences.
+        """
         now = plain, wide, draft = self._now.values
         last_plain, last_wide, last_draft = self._now.settled
         changes = plain / last_plain, wide / plain * last_plain / last_wide, draft / last_draft

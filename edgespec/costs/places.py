@@ -16,9 +16,10 @@ from . import profiles
 if TYPE_CHECKING:
     from ..backends.llama_cpp import Gpu
 
-# Bytes of weights that decoding reads a second, if nothing was measured: about two thirds of the
-# memory bandwidth that manufacturers publish (two channels of DDR4: 51 GB/s, Apple M1: 68,
-# Raspberry Pi 5: 17, Jetson Orin Nano: 68, graphics cards from 250 on), and less with few cores.
+# Bytes of weights that decoding reads per second, if nothing was measured. They are about two
+# thirds of the memory bandwidth that manufacturers publish, and less with few cores. Published
+# figures: two channels of DDR4 51 GB/s, Apple M1 68, Raspberry Pi 5 17, Jetson Orin Nano 68,
+# graphics cards from 250 on.
 _TYPICAL = {"x86": 35e9, "arm": 12e9, "apple": 45e9}
 _OF_A_CORE = {"x86": 6e9, "arm": 3e9, "apple": 12e9}
 _GPU = {"x86": 180e9, "arm": 45e9, "apple": 45e9}
@@ -28,8 +29,8 @@ _GPU = {"x86": 180e9, "arm": 45e9, "apple": 45e9}
 class Place:
     """A processor or a GPU.
 
-    memory: bytes free. read_speed: bytes of weights that decoding reads a second. is_measured: True
-    if that speed was measured on this device, False if it is typical of such devices.
+    memory: bytes free. read_speed: bytes of weights that decoding reads per second. is_measured:
+    True if that speed was measured on this device, False if it is typical of such devices.
     """
 
     name: str
@@ -73,15 +74,15 @@ def _kind() -> str:
 
 
 def _measured(*, on_gpu: bool) -> float | None:
-    """Return the bytes a second of the largest model that was measured here, None if none was.
-    Small models spend much of their time on other things than reading weights.
+    """Return the bytes of weights read per second by the largest model that was measured here, None
+    if none was. Small models spend much of their time on other work than reading weights.
     """
     here, largest = device.processor(), (0, 0.0)
     for fingerprint, curve in profiles.curves():
         file = fingerprint.get("file")
         size = file[1] if isinstance(file, list) and len(file) == 3 else None
         if fingerprint.items() >= profiles.BESIDE_OTHERS.items():
-            continue  # such times hold only while other programs ran
+            continue  # measured while other programs ran, and true only then
         is_here = fingerprint.get("processor") == here and _was_on_gpu(fingerprint) == on_gpu
         if is_here and isinstance(size, int) and (on_gpu or not curve.is_flat):
             largest = max(largest, (size, size / curve(1)))
@@ -89,7 +90,7 @@ def _measured(*, on_gpu: bool) -> float | None:
 
 
 def _was_on_gpu(fingerprint: Mapping[str, Any]) -> bool | None:
-    """Return whether a GGUF had layers on a GPU; None for a model of a different engine."""
+    """Return whether the measured GGUF had layers on a GPU; None for a model of another engine."""
     layers = fingerprint.get("layers")
     if layers is None:
         return None

@@ -26,12 +26,12 @@ logger = logging.getLogger("edgespec.profile")
 class Profile:
     """The costs of a target and its draft model on a device.
 
-    target, draft: their curves; draft is None without a draft model. overhead: Python's seconds a
-    step in addition to both models. tapping: the target's seconds a step for the hidden states that
-    a head reads. growing: the time of a head's further guess, as a share of its first. kept_as: the
-    fingerprints under which the curves are saved on disk. replans: the target evaluates one token
-    faster after one token than after several (see `plans_anew`); the curve's times of several
-    tokens include what the next single token loses.
+    target, draft: their curves; draft is None without a draft model. overhead: the seconds of each
+    step in addition to both models, spent in Python. tapping: the seconds that the target spends in
+    each step on hidden states for a head. growing: the time of each further guess of a head, as a
+    share of its first. kept_as: the fingerprints under which the curves are saved on disk. replans:
+    the target evaluates one token more slowly directly after several tokens (see `plans_anew`). The
+    curve's times of several tokens then include what the next single token loses.
     """
 
     target: Curve
@@ -53,11 +53,11 @@ def folder() -> Path:
     return cache_folder("profiles")
 
 
-BESIDE_OTHERS = {"beside": "other programs"}  # fingerprints have it if other programs ran meanwhile
+BESIDE_OTHERS = {"beside": "other programs"}  # in the fingerprint if other programs ran as well
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a saved file: values of a fingerprint. created: seconds since 1970."""
+    """The content of a saved file: values under a fingerprint. created: seconds since 1970."""
 
     fingerprint: dict[str, Any]
     created: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0

@@ -1,14 +1,14 @@
 """Control of the number of threads: fewer while other programs use the CPUs, else all of them.
 
 Threads of llama.cpp wait for each other by spinning, so a thread that has to share its core delays
-all of them: while one other program is busy, two threads can be three times slower than one. The
-CPU use of other programs is read from the system. If the system does not show it, it is inferred
-from steps that take longer than usual, and from short trials of other numbers of threads.
+all of them. While one other program is busy, two threads can be three times slower than one. The
+CPU use of other programs is read from the system. If the system does not show it, such programs are
+inferred from steps that take longer than usual, and from short trials of other numbers of threads.
 
 With more threads than there are free cores, one evaluation has taken seconds. So an evaluation that
 tries more threads is stopped if it takes too long, and repeated with the previous number. Near the
-time limit of a request nothing is tried: only what the system shows counts, and it can only reduce
-the number of threads.
+time limit of a request no other number is tried. The number can then only fall, and only if the
+system shows other programs.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ..device import Load, LoadMeter, others_now, usable_cpus
 logger = logging.getLogger("edgespec.threads")
 
 WINDOW_S = 0.25  # seconds between looks at the system; steps are summed over them
-ARRIVED, LEFT = 0.4, 0.25  # cores that others need beyond the free ones: they have come, or left
-_CHANGED = 0.6  # cores: if others need so much more or less, the situation has changed
-_SLOW, _FAST = 1.2, 0.9  # steps are slow or fast if they take so many times as long as usual
+ARRIVED, LEFT = 0.4, 0.25  # busy cores others need: from 0.4 on they have come, below 0.25 left
+_CHANGED = 0.6  # cores: a change of what others need that starts new trials
+_SLOW, _FAST = 1.2, 0.9  # steps are slow above this ratio to their usual time, fast below it
 _BETTER = 0.95  # a different number of threads is taken if it needs less than this share of time
-_TRIAL_S, _TRIAL_STEPS = 0.12, 3  # a trial lasts at least so many seconds and steps
-_HOPELESS = 1.5  # a trial ends at once if its steps take so many times as long
-_LONGEST_S = 0.1  # longest evaluation that tries more threads; or, if that is longer,
-_TOO_LONG = 2.0  # so many times as long as with the previous number
-_NEAR = 10  # a time limit is near if fewer than so many such evaluations fit before it
+_TRIAL_S, _TRIAL_STEPS = 0.12, 3  # least seconds and steps of a trial
+_HOPELESS = 1.5  # a trial ends at once if its steps take more than 1.5 times as long as before it
+_LONGEST_S = 0.1  # seconds after which an evaluation that tries more threads is stopped,
+_TOO_LONG = 2.0  # or twice its time with the previous number, if that is longer
+_NEAR = 10  # a time limit is near if fewer than 10 evaluations of that length fit before it
 _SHARE = 0.01  # share of the time that may be lost by trials
-_MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # most trial time saved up; most lost in advance if steps change
+_MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # most seconds saved for trials; most overdrawn if steps change
 _LONGEST_GAP_S = 8.0  # most seconds between cheap trials; half if the system shows nothing
 _WIDEST = 32  # tokens: longer evaluations are reading, whose times say little about steps
 _PAUSE_S = 1.0  # a longer window contains a pause, and says nothing about the present
@@ -77,10 +77,10 @@ class ThreadGovernor:
     models: the models that are limited together; if empty, no number is changed, and the governor
     only detects other programs (`regime`). n_threads: the greatest number, used while no other
     program runs. fixed_in_request: the number changes only when a request begins, by what the
-    system shows. stoppable: an evaluation can be stopped and repeated; if not, and if the system
-    shows what others use, more threads than there are free cores are never tried. running: returns
-    how many cores other programs would use at this moment, None if that is not known. regime: the
-    regime of the last evaluation.
+    system shows. stoppable: evaluations can be stopped and repeated. If they cannot, and the
+    system shows what others use, more threads than there are free cores are never tried. running:
+    returns how many cores other programs would use at this moment, None if that is not known.
+    regime: the regime of the last evaluation.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class ThreadGovernor:
         self._models, self._full = models, n_threads
         self._fixed, self._stoppable, self._running = fixed_in_request, stoppable, running
         self._near = False  # True near the time limit of the request
-        self._free = max(0, (n_cpus or usable_cpus()) - n_threads)  # cores that it never uses
+        self._free = max(0, (n_cpus or usable_cpus()) - n_threads)  # cores beyond n_threads
         self.clock, self._meter = clock, meter or LoadMeter(clock=clock)
         self._widths: dict[int, float] = {}  # width: seconds of its first evaluation
         self._n = n_threads
@@ -128,15 +128,16 @@ class ThreadGovernor:
         return (n_threads, disturbed) if disturbed or n_threads < self._full else None
 
     def expect(self, seconds: Callable[[int, int], float]) -> None:
-        """Compare steps with these times from now on. seconds: returns the time of n tokens after
-        n_past, with all threads and no other program. Without it, the first steps set the standard.
+        """Compare steps with these times from now on; until then, with the first evaluation of each
+        width. seconds: returns the time of n tokens after n_past, with all threads and no other
+        program.
         """
         self._expected = seconds
         self._usual = self._present = None
         self._window = _Pace()
 
     def begin_beside(self, load: Load) -> None:
-        """Assume that others still use what they used until now, such as while models loaded."""
+        """Assume that other programs go on using the CPUs as they did when `load` was measured."""
         needed = self._missing(load)
         if self._fixed:
             self._needed = needed
@@ -156,8 +157,8 @@ class ThreadGovernor:
             self._disturbed = self._needed >= ARRIVED
 
     def _begin_after_pause(self, now: float) -> None:
-        """Assume that others use what runs at this moment. What was seen before the pause says
-        nothing, and the first evaluation with a time limit must not be a trial.
+        """Assume that other programs go on using the cores that they use at this moment. What was
+        seen before the pause says nothing, and the first evaluation must not be a trial.
         """
         self._meter.look()
         self._last_look, self._window, self._working_s = now, _Pace(), 0.0
@@ -179,7 +180,7 @@ class ThreadGovernor:
             self._look(now)
         n_used = self._n
         for i, model in enumerate(self._models):
-            is_tried = self._tries_more and i == 0 and n <= _WIDEST  # such a one can be stopped
+            is_tried = self._tries_more and i == 0 and n <= _WIDEST  # can be stopped
             n_model = self._before_trial if self._tries_more and not is_tried else self._n
             n_used = n_model if i == 0 else n_used
             wanted = n_model if n_model < self._full else 0
@@ -242,7 +243,7 @@ class ThreadGovernor:
             self._act(now, needed, window)
 
     def _act(self, now: float, needed: float, window: _Pace) -> None:
-        """Begin to use fewer threads, continue, or end it."""
+        """Begin, continue or end the use of fewer threads."""
         slow = self._compare(window)
         if self._seen and self._visible:
             self._follow(needed)
@@ -259,8 +260,8 @@ class ThreadGovernor:
     def _missing(self, load: Load) -> float:
         """Return how many of the cores that our threads need are wanted by other programs.
 
-        While all cores are busy every program gets only a share of one. Our own use shows how large
-        that share is.
+        While all cores are busy, a thread gets only a share of a core, so other programs want more
+        than they use. The size of that share is estimated from our own use.
         """
         contended = load.others + load.own > self._free + self._full - 0.1
         share = min(load.own / self._n, 1.0)
@@ -268,7 +269,9 @@ class ThreadGovernor:
         return min(max(0.0, others - self._free), self._full)
 
     def _compare(self, window: _Pace) -> bool:
-        """Compare a window with the usual times; return False only if its steps were not slow."""
+        """Compare a window with the usual times. Return False if its steps were not slow, True if
+        they were or if that is not known.
+        """
         ratio, present = window.ratio, self._present
         if ratio is None or self._trial:
             return True
@@ -315,7 +318,7 @@ class ThreadGovernor:
     # --- trials ---
 
     def _candidates(self, needed: float) -> list[int]:
-        """Return the numbers of threads worth a trial, the likeliest first."""
+        """Return the numbers of threads worth a trial, the most promising first."""
         if not self._models:
             return [self._full]
         likely = max(1, self._full - max(1, round(needed)))
@@ -327,8 +330,8 @@ class ThreadGovernor:
         return [*dict.fromkeys((max(self._full - 1, 1), *halves))] if self._models else []
 
     def _sweep(self, numbers: Sequence[int]) -> None:
-        """Try some numbers of threads, one after the other. Near a time limit nothing is tried: the
-        first number is used at once if it is smaller and the system shows other programs.
+        """Try some numbers of threads, one after the other. Near a time limit nothing is tried, but
+        the first number is used at once if it is lower and the system shows other programs.
         """
         if self._near:
             if self._seen and numbers[0] < self._n:
@@ -339,7 +342,7 @@ class ThreadGovernor:
             self._next_trial()
 
     def _look_again(self, now: float) -> None:
-        """Try a different number of threads: now and then, or at once if steps' times change."""
+        """Try other numbers of threads now and then, or at once if the times of steps change."""
         faster = self._n_fast >= 2 and self._saved_s > -_DEBT_S
         if self._worse and self._saved_s > -_DEBT_S:
             self._sweep(self._candidates(self._needed) if self._seen else self._descending())
@@ -356,7 +359,7 @@ class ThreadGovernor:
         return not self._stoppable and n > self._n and free
 
     def _may_try(self, now: float) -> bool:
-        """Return whether enough time has passed since the last trial for what trials have cost."""
+        """Return whether time is saved up for a trial, and enough has passed since the last one."""
         return self._saved_s > 0 and now - self._last_trial >= self._gap_s
 
     def _next_trial(self) -> None:
@@ -432,8 +435,8 @@ def governor_of(
     """Return a governor of the threads of `models`, by the settings of the target. Return None if
     there is nothing to govern: a target without threads, or models that run on a GPU alone.
 
-    loading: a meter that has watched the system since before the models were loaded. With it the
-    first evaluation knows of other programs; otherwise, with all threads, it could take seconds.
+    loading: a meter that has watched the system since before the models were loaded. It shows other
+    programs before the first evaluation, which could otherwise take seconds with all threads.
     stoppable: evaluations of the target can be stopped; that also needs a target that can truncate
     its cache. A governor that may not change anything still detects other programs.
     """

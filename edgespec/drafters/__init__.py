@@ -23,11 +23,11 @@ METHODS = ("auto", "none")  # methods in addition to the names of drafters
 
 @dataclass(frozen=True, slots=True)
 class Entry(registry.Entry):
-    """A drafter that can be asked for by name.
+    """A registered drafter.
 
-    uses_model: the drafter needs a draft model. automatic: the method "auto" uses it, if it is one
-    of edgespec's own. trees: the drafter is made for targets that evaluate trees; "auto" leaves it
-    out for other targets.
+    uses_model: the drafter needs a draft model. automatic: the method "auto" uses the drafter; only
+    for drafters of edgespec itself. trees: the drafter is made for targets that evaluate trees;
+    "auto" leaves it out for other targets.
     """
 
     uses_model: bool = False
@@ -64,9 +64,9 @@ def register(
 
 
 def chosen(method: str) -> list[Entry]:
-    """Return the drafters that `method`, a `SpeculativeConfig.method`, asks for.
+    """Return the drafters that a `SpeculativeConfig.method` names.
 
-    It is "auto", "none", or names separated by commas. Raises ConfigError for an unknown name.
+    method: "auto", "none", or names separated by commas. Raises ConfigError for an unknown name.
     """
     if method == "none":
         return []
@@ -81,7 +81,7 @@ def chosen(method: str) -> list[Entry]:
 
 
 def make(entries: Iterable[Entry], context: DrafterContext) -> list[Drafter]:
-    """Make the drafters, and give each of them the options in `context.config.options` it takes."""
+    """Make the drafters. Each of them gets those of `context.config.options` that it takes."""
     from .base import Drafter
 
     options = context.config.options

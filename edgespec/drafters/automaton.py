@@ -1,8 +1,8 @@
 """An online suffix automaton, which knows every substring of a growing text.
 
 It was described by Blumer et al. in 1985, and used for drafting by SAM decoding (arXiv 2411.10666).
-The suffix link of the newest state leads to the longest ending that was seen before. Each state
-counts how often its substrings occurred.
+The suffix link of the newest state leads to the text's longest ending that occurred before. Each
+state counts how often its substrings occurred.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..sampling.base import Request
 
 SEPARATOR = -1  # separates texts that do not follow each other; never drafted
 _OPENING = 32  # last tokens of the prompt that are put before a prediction
-_COUNTED = 64  # endings counted per token; longer chains occur only in periodic text
+_COUNTED = 64  # endings counted per token; only periodic text has more
 
 
 class SuffixAutomaton:
@@ -51,7 +51,7 @@ class SuffixAutomaton:
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Return (state, length) of the longest known ending of a match followed by `token`."""
+        """Return (state, length) of the longest known ending of a match with `token` appended."""
         while state > 0 and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -103,7 +103,7 @@ class SuffixAutomaton:
     def _split(self, walk: int, token: int) -> int:
         """Return the state whose longest text is the one of `walk` plus `token`.
 
-        Where that text belongs to a state of longer texts, a new state is split off.
+        If that text shares its state with longer texts, a new state is split off for it.
         """
         target = self._next[walk][token]
         if self._length[walk] + 1 == self._length[target]:
@@ -143,8 +143,8 @@ def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:
 def _text(request: Request) -> list[int]:
     """Return the tokens that are known before the answer, with SEPARATOR between the parts.
 
-    The parts are the texts of the conversation that have left the prompt, the last tokens of the
-    prompt followed by the prediction, and the prompt.
+    The parts are the texts of the conversation that are no longer in the prompt, the last tokens of
+    the prompt followed by the prediction, and the prompt.
     """
     earlier = [*request.earlier, SEPARATOR] if request.earlier else []
     opening = request.prompt[-_OPENING:] if request.prediction else ()

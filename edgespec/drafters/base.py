@@ -90,7 +90,7 @@ class Drafter:
     def begin(self, request: Request, role: Role) -> Requires | None:
         """Begin a request; return what the drafter needs from the target, None for nothing.
 
-        role: MATCHED or DRAWN. The state that an earlier request has left must not matter.
+        role: MATCHED or DRAWN. What an earlier request left behind must have no effect.
         """
         return None
 
@@ -147,9 +147,9 @@ class Drafter:
         """Take what `learned` returned."""
 
     def learned_tokens(self) -> Mapping[str, Tokens]:
-        """Return what was learned that holds tokens of texts, under names of the drafter's own.
+        """Return learned arrays that contain tokens of texts, by names that the drafter chooses.
 
-        Such tokens are private. There are none by default.
+        Such tokens are private. By default there are none.
         """
         return {}
 
@@ -157,7 +157,7 @@ class Drafter:
         """Take what `learned_tokens` returned in an earlier process."""
 
     def close(self) -> None:
-        """Free everything, and write to disk what is kept there. Calling it twice is harmless."""
+        """Free all resources, and write to disk what is saved. Calling it twice is harmless."""
 
 
 @runtime_checkable
@@ -168,7 +168,7 @@ class Learns(Protocol):
     """
 
     def learned(self) -> Mapping[str, Any]:
-        """Return what was learned so far, as plain data for JSON under names of the part's own."""
+        """Return what was learned so far, as plain data for JSON. The part chooses the names."""
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Take what `learned` returned in an earlier process.
@@ -187,8 +187,8 @@ class DrafterContext:
     tokenizer. draft_model: the model that was loaded to draft with, if any. max_leaves: most leaves
     of a tree that the target evaluates; 1 if it takes chains only. states: the target's hidden
     states by position, for the layers that drafters required; None if it gives none. draft_s: a
-    function of n_tokens and n_cached that returns the seconds in which the draft model evaluates
-    `n_tokens` tokens after `n_cached` cached ones, None if that is not known.
+    function of n_tokens and n_cached. It returns the seconds in which the draft model evaluates
+    `n_tokens` tokens after `n_cached` cached ones, None if they are not known.
     """
 
     config: SpeculativeConfig

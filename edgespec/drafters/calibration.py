@@ -21,8 +21,8 @@ probability that the guesses before it leave.
 class Calibration:
     """Shares of hits by kind of evidence.
 
-    strength: the number of observations that the prior weighs as much as. memory: an observation
-    weighs half as much after about 0.7 * memory later ones of its kind.
+    strength: the prior weighs as much as this number of observations. memory: an observation weighs
+    half as much after about 0.7 * memory later ones of its kind.
     """
 
     def __init__(self, strength: float = 8, memory: float = 150) -> None:
@@ -42,9 +42,9 @@ class Calibration:
         self._seen[kind] = self._keep * hits + hit, self._keep * n + 1
 
     def probs(self, evidence: Iterable[Evidence], least: float = 0.0) -> list[tuple[int, float]]:
-        """Return the guesses of one token with their probabilities.
+        """Return the guesses for the next token, each with its probability.
 
-        It stops once the guesses so far leave less than `least` to further ones.
+        The list ends once its guesses leave a probability below `least` to further ones.
         """
         probs: list[tuple[int, float]] = []
         left = 1.0
@@ -90,7 +90,7 @@ class CalibratedDrafter(Drafter):
         self._calibration = Calibration()
 
     def evidence(self, state: State) -> Iterable[Evidence]:
-        """Return the tokens that may follow a state with the evidence for them, likeliest first."""
+        """Return the tokens that may follow a state, likeliest first, each with its evidence."""
         return ()
 
     def children(self, state: State, least: float = 0.0) -> Children:

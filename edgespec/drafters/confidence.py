@@ -16,8 +16,8 @@ _CONDITIONAL = 0.85  # prior acceptance rate of a token that follows accepted on
 _DRAFTS = (1.5, 1.6, 1.6, 1.5, 1.5, 1.5, 1.5, 1.6, 1.7, 2.0, 8.0)  # prior, by class of first tokens
 _RECENT = 24  # drafts that count as recent
 _PRIOR_SHARE = 0.6  # weight of the prior when an answer begins; earlier answers have the rest
-_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # bounds: share of what likelier ones leave
-_OTHERS = (0.12, 0.2, 0.34, 0.45, 0.56, 0.68, 0.75, 0.95)  # prior: right if likelier ones are wrong
+_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # bounds: share of what likelier tokens leave
+_OTHERS = (0.12, 0.2, 0.34, 0.45, 0.56, 0.68, 0.75, 0.95)  # prior hit rate if likelier ones miss
 _REMEMBERED = 40  # outcomes of a class: few, since they depend on what the text is about
 
 
@@ -55,7 +55,7 @@ class Confidence:
         self._histogram: tuple[tuple[float, float], ...] = ()  # kept until something changes
 
     def begin(self) -> None:
-        """Begin an answer; its drafts are expected to be nearer to the prior than the last ones."""
+        """Begin an answer. Its drafts are expected to be nearer to the prior than recent drafts."""
         prior = _PRIOR_SHARE * _RECENT / sum(_DRAFTS)
         learned = (1 - _PRIOR_SHARE) * _RECENT / sum(self._all)
         counts = zip(_DRAFTS, self._all, strict=True)
@@ -104,7 +104,7 @@ class Confidence:
         return shares
 
     def observe(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
-        """Learn from the token that was emitted, drafted or not.
+        """Learn from the token that was emitted, whether or not it was drafted.
 
         Any of the choices could have been accepted. after_accepted: the token follows accepted ones
         of the same draft.

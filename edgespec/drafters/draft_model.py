@@ -1,7 +1,7 @@
 """A draft model with the target's vocabulary, which guesses its likeliest tokens or draws them.
 
-One logits row gives several choices for the next token at no further cost. Going on after one of
-them costs an evaluation, which growth asks for where it is worth its time.
+One logits row gives several choices for the next token at no further cost. Guesses after one of
+these choices cost an evaluation. `Growth` requests it only where it is worth its time.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _SILENT = _Said(NOTHING, ())
 class Text:
     """A state of the drafter: the text so far, or a text that continues another by one token.
 
-    before: the text that it continues, None for the text so far. path: its tokens after the text so
-    far. after: texts with one more token, by that token. said: the model's guesses after it, None
-    until it is evaluated. place: its node in the tree that grows at the end of the cache.
+    before: the text that it continues, None for the text so far. path: the guessed tokens that it
+    has after the text so far. after: the texts with one more token, by that token. said: the
+    model's guesses after it, None until it is evaluated. place: the index of its node in the tree
+    that grows at the end of the cache.
     """
 
     __slots__ = ("after", "before", "path", "place", "said")
@@ -55,7 +56,7 @@ class Text:
         self.place: int | None = None
 
     def along(self, tokens: Sequence[int]) -> Iterator[Text]:
-        """Yield the text after each of these tokens, up to the first that was never asked for."""
+        """Yield the text after each of these tokens, as far as such texts were made by `step`."""
         text = self
         for token in tokens:
             if token not in text.after:
@@ -79,12 +80,12 @@ class ModelDrafter(Drafter):
     """Guesses with a model under the request's own sampling.
 
     It proposes its `top_k` likeliest tokens, or draws one where the acceptance rule says so. With
-    coupled sampling it proposes the tokens that win their races first. In the role DRAWN it guesses
-    one token after each text. It guesses nothing after a row whose largest probability is below
-    `p_min`. That is decided before drawing, so the acceptance rules stay exact.
+    coupled sampling it proposes the tokens that the shared random numbers rank first. In the role
+    DRAWN it guesses one token after each text. It guesses nothing after a row whose largest
+    probability is below `p_min`. That is decided before drawing, so acceptance rules stay exact.
 
     window: the part of the text that the model sees; by default as much as its context holds.
-    needs_probs: compute probabilities for greedy requests too, which could do without.
+    needs_probs: compute probabilities for greedy requests too, although they do not need any.
     """
 
     name = "draft_model"
@@ -114,15 +115,15 @@ class ModelDrafter(Drafter):
         can = model.capabilities
         self._can_grow, self._grows = can.grows and can.max_leaves > _TOGETHER, False
         self._context: list[int] = []
-        self._start = 0  # number of tokens of the text that are left out of its view
-        self._known = 0  # number of first tokens in which cache and view are known to be equal
+        self._start = 0  # number of tokens of the text that its window leaves out
+        self._known = 0  # number of first tokens that cache and window surely share
         self._root = Text()
         self._end: Text | None = None  # where the cache ends
         self._grown: list[Text] = []  # nodes of a tree that grows there
         self._counted = False  # True once this step's first row was counted
 
     def begin(self, request: Request, role: Role) -> Requires | None:
-        """Begin a request. The cache is only aligned when the first guess is asked for."""
+        """Begin a request. The cache is aligned with it later, when the first guess is needed."""
         self._request, self._context = request, list(request.prompt)
         params = request.params
         samples, alone = params.temperature > 0, role is Role.DRAWN or self._top_k == 1
@@ -278,11 +279,11 @@ class ModelDrafter(Drafter):
     def _say(self, text: Text, row: Row) -> _Said:
         """Return the model's guesses after a text.
 
-        There are none if it is not sure enough, or if none of its tokens is allowed.
+        There are none if the model is not sure enough, or if none of its tokens is allowed.
         """
         try:
             choices, sure, drawn_from = self._choose(row, text.path)
-        except DeadEnd:  # the target may never reach this text, or it has more tokens
+        except DeadEnd:  # the text is impossible, or the model lacks the allowed tokens
             return _SILENT
         if not self._counted:
             self._confidence.count_draft(choices.confidence)
@@ -354,18 +355,20 @@ class ModelDrafter(Drafter):
         self._grown = []
 
     def _placed(self, n_ahead: int) -> tuple[int, int]:
-        """Return where the view of the text should begin, and how many of its tokens are then
-        cached. n_ahead: the number of tokens after the text so far.
+        """Return where the window should begin, and how many of its tokens are then cached.
+        n_ahead: the number of guessed tokens after the text so far.
         """
         n_text = len(self._context)
         return self._window.place(self._start, self._known, n_text, n_ahead + self._room)
 
     def _begin_at(self, start: int, known: int) -> None:
-        """Let the view leave out `start` tokens of the text; `known` tokens in view are cached."""
+        """Let the window leave out `start` tokens of the text. known: how many of the window's
+        first tokens are cached.
+        """
         self._start, self._known = start, known
 
     def _n_read(self, tokens: Sequence[int]) -> int:
-        """Return how many tokens in view are cached, once `tokens` are added to the context."""
+        """Return how many tokens of the window are cached once the context ends with `tokens`."""
         n = len(self._context) - self._start
         if self._known < n:
             return self._known

@@ -20,13 +20,14 @@ from .window import Window
 
 
 class HeadDrafter(ModelDrafter):
-    """Guesses a head's likeliest tokens; with coupled sampling, those that win their races first.
+    """Guesses a head's likeliest tokens, or with coupled sampling those that the shared random
+    numbers rank first.
 
     It guesses only after tokens that the target has evaluated, so it does not continue the guesses
     of other drafters. It reads a text from the second token on, which is the first one with a
     hidden state before it; heads with `reads_first_token` read the first one, too. If the target's
-    states of unread tokens are gone, its view of the text begins after them. states: the target's
-    hidden states.
+    states of unread tokens are gone, the head's window begins after these tokens. states: the
+    target's hidden states.
     """
 
     reads_states = True
@@ -97,14 +98,14 @@ class HeadDrafter(ModelDrafter):
         return features.end >= n - 1 and n > start
 
     def _placed(self, n_ahead: int) -> tuple[int, int]:
-        """Return where the view of the text begins, and how many of its tokens are cached.
+        """Return where the window begins, and how many of its tokens are cached.
 
-        `_can_read` has already moved it.
+        `_can_read` has already moved the window.
         """
         return self._start, self._known
 
     def _begin_in(self, start: int) -> None:
-        """Empty the cache; from now on it begins with token `start` of the text."""
+        """Empty the cache and let the window begin with token `start` of the text."""
         self._cache.truncate(0)
         self._head.start = start
         self._before = self._context[:start]

@@ -64,10 +64,10 @@ def assumed(length: int, hits: int, times: int, predicted: float) -> float:
 
     For a match of n tokens that the token followed `hits` times out of `times`, it is
     (hits / times)^2 * (n + times - 1) / (n + times + 0.5). This was fitted to the greedy answers
-    of SmolLM2-135M to 30 Spec-Bench questions: a text seen once went on as before in 55% of
-    cases for n = 2, 74% for 4, 83% for 8 to 11 and 90% beyond. It is then raised for an answer
-    that copies much, and lowered for one that copies little. predicted: the share of the answer's
-    last tokens that were the first guess.
+    of SmolLM2-135M to 30 Spec-Bench questions. There, a text seen once went on as before in 55% of
+    cases for n = 2, 74% for 4, 83% for 8 to 11 and 90% beyond. The probability is then raised for
+    an answer that copies much, and lowered for one that copies little. predicted: the share of the
+    answer's last tokens that were the first guess.
     """
     evidence = length + times
     chance = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)

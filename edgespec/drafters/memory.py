@@ -41,7 +41,8 @@ class State(NamedTuple):
 class _Owner:
     """The answers of one owner, and the current conversation.
 
-    The conversation's own answers are not looked up until it ends: prompt lookup drafts from them.
+    The conversation's own answers are looked up only after it has ended. Until then prompt lookup
+    drafts from them.
     """
 
     def __init__(self, answers: Answers) -> None:
@@ -54,7 +55,7 @@ class _Owner:
         """Begin a request. The last conversation ends, unless this prompt continues it."""
         self.end_answer()
         n = len(self._conversation)
-        if common_prefix(self._conversation, prompt) < n - 1:  # the token that ended it may differ
+        if common_prefix(self._conversation, prompt) < n - 1:  # its last token may differ
             self.end_conversation()
         self._conversation, self._begin = list(prompt), len(prompt)
 
@@ -80,8 +81,8 @@ class MemoryDrafter(MatchDrafter):
     """Guesses from indexes of earlier answers and of documents.
 
     vocab_size: the target's vocabulary size; ids beyond it are never guessed. documents: the
-    indexes of documents. answers: makes the memory of an owner's answers from the owner's name;
-    None to remember no answers.
+    indexes of documents. answers: returns the memory for the answers of an owner, by the owner's
+    name; None to remember no answers.
     """
 
     name = "memory"
@@ -104,7 +105,7 @@ class MemoryDrafter(MatchDrafter):
         self._state = State((), ())
 
     def begin(self, request: Request, role: Role) -> None:
-        """Begin a request: remember the last answer, and look the prompt's end up in the indexes
+        """Begin a request: remember the last answer, and look up the prompt's end in the indexes
         that the owner may see.
         """
         self._owner = self._owner_of(request)

@@ -25,7 +25,7 @@ from .calibration import CalibratedDrafter
 _N_TOP = 8
 _LIKELY = (-4.0, -2.5, -1.5, -0.7, -0.01)  # bounds of classes: logit minus the row's largest logit
 _PRIORS = (0.3, 0.1)  # prior acceptance probability of the first guess and of other guesses
-_REJECTED = 8  # most rows a step that are read besides those of emitted tokens, 50 µs each
+_REJECTED = 8  # most rows of rejected tokens that are read in each step, 50 µs each
 _RANKS = tuple(range(0, 8 * _N_TOP, 8))  # rank of a guess, times 8; its class is added
 
 
@@ -33,7 +33,7 @@ class Successors:
     """The likeliest successors of each token, by the last logits row after it.
 
     It is a table [vocab_size, 8] of packed guesses, the likeliest first. A packed guess is a token
-    id, and in the lowest three bits the class of its distance to the largest logit. Memory is only
+    id, with the class of its distance to the largest logit in the lowest three bits. Memory is only
     taken for tokens that were seen.
     """
 

@@ -25,7 +25,7 @@ RunnersUp = tuple[tuple[int, tuple[int, int]], ...]
 
 
 class RunnerUpDrafter(CalibratedDrafter):
-    """Guesses the runners-up of the row that the last token was chosen by, one token ahead."""
+    """Guesses that the next token is a runner-up of the row that the last token was chosen from."""
 
     name, wide = "runner_ups", True
 

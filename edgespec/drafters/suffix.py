@@ -45,7 +45,7 @@ class SuffixDrafter(MatchDrafter):
         return self._automaton.suffix()
 
     def step(self, state: State, token: int) -> State:
-        """Return the longest known ending of a match followed by `token`."""
+        """Return the longest known ending of the match with `token` appended."""
         return self._automaton.step(*state, token)
 
     def accept(self, verified: Verified) -> None:
@@ -55,7 +55,7 @@ class SuffixDrafter(MatchDrafter):
             self._automaton.append(token)
 
     def matches(self, state: State) -> Iterator[Match]:
-        """Yield the longest ending, and shorter ones that occurred in more places."""
+        """Yield the longest ending, then shorter ones, each of which occurred in more places."""
         for _ in range(1 + _SHORTER):
             if state[1] < self._min_match:
                 return
@@ -67,5 +67,5 @@ class SuffixDrafter(MatchDrafter):
 def make(context: DrafterContext) -> SuffixDrafter:
     """Make the drafter of method "suffix"."""
     target = context.target
-    free = target is not None and target.capabilities.min_tokens > 1  # to draft one token
+    free = target is not None and target.capabilities.min_tokens > 1  # one token is drafted free
     return SuffixDrafter(context.config.prompt_lookup_min or (1 if free else 2))

@@ -10,7 +10,7 @@ def check_vocabulary(target: Vocabulary, draft: Vocabulary) -> None:
     """Raise VocabularyMismatch at the first id that means different things.
 
     Padding at the end of a vocabulary is not a difference (Qwen pads to different sizes), unless
-    one has over 5% fewer tokens. An id that one of the two has no entry for is none either.
+    one has over 5% fewer tokens. Nor is an id for which only one of the two has an entry.
     """
     common = min(target.vocab_size, draft.vocab_size)
     for token in range(common):

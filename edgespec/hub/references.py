@@ -1,9 +1,14 @@
 """References, by which users name models, and their files on this disk. No network is used.
 
-A reference is a path (of a GGUF, an .onnx file or a folder with one), a catalogue name
-(`qwen3-4b`, or `qwen3-4b:Q8_0` for a different quantisation), a repository of the hub
-(`hf:org/repo`, or `hf:org/repo:Q8_0`) or a file in one (`hf:org/repo/file.gguf` or `.onnx`), with
-`@revision` if need be. The address of a page of the hub means the repository or file it shows.
+A reference is one of these:
+
+- a path, of a GGUF, an .onnx file or a folder with one,
+- a catalogue name: `qwen3-4b`, or `qwen3-4b:Q8_0` for a different quantisation,
+- a repository of the hub: `hf:org/repo`, or `hf:org/repo:Q8_0`,
+- a file of the hub: `hf:org/repo/file.gguf` or `.onnx`.
+
+Names of the hub may end in `@revision`. The address of a page of the hub means the repository or
+file that the page shows.
 """
 
 from __future__ import annotations
@@ -42,8 +47,8 @@ def resolve(reference: str | os.PathLike[str], *, quantisation: str | None = Non
 def locate(
     reference: str | os.PathLike[str], quantisation: str | None
 ) -> Path | ModelFile | Repository:
-    """Return the existing path that a reference names, or the catalogue's file or the hub's file or
-    repository that it means.
+    """Return what a reference names: an existing path, a file of the catalogue, or a file or a
+    repository of the hub.
     """
     if not isinstance(reference, (str, os.PathLike)):
         raise ConfigError(f"a model is a name or a file, got {reference!r:.80}")
@@ -173,8 +178,8 @@ def on_disk(file: ModelFile | Repository) -> Path | None:
 
 
 def accept_another_version(file: ModelFile) -> Path | None:
-    """Return a file of our folder that has the catalogue's name but not its size, None if there is
-    none. From now on this process uses it.
+    """Return a file of our folder that has the catalogue's name, but a different size; None if
+    there is none. From now on this process uses that file.
     """
     for path in _own(file):
         if is_gguf(path):

@@ -33,8 +33,8 @@ def find(reference: str) -> StoredModel:
 
 
 def _ours(model: StoredModel) -> StoredModel:
-    """Return a model that lies in our folder or the hub's cache. Raises ModelNotFound if only a
-    link there leads to it.
+    """Return a model that lies in our folder or the hub's cache. Raises ModelNotFound if it lies
+    elsewhere and only a link there leads to it.
     """
     if model.path.is_relative_to(models_dir()):
         is_ours = Path(_place(model.path)).is_relative_to(os.path.realpath(models_dir()))
@@ -53,8 +53,8 @@ def _yours(path: Path) -> ModelNotFound:
 
 
 def _place(path: Path) -> str:
-    """Return the real folder of a file with its name. If the file itself is a link, as in the hub's
-    cache, it is not followed.
+    """Return a file's path with all links in its folder resolved. If the file itself is a link, as
+    in the hub's cache, that is not followed.
     """
     return os.path.join(os.path.realpath(path.parent), path.name)
 

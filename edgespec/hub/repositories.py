@@ -55,7 +55,7 @@ class RepositoryFile:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The models of a repository, smallest first, and the one that is taken. heads: the paths of
-    trained heads for it, which are separate files.
+    trained heads for these models, which are separate files.
     """
 
     repository: Repository
@@ -116,7 +116,7 @@ def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
 
 
 def is_model(name: str) -> bool:
-    """Return True for a GGUF that is neither a head nor a different companion of a model."""
+    """Return True for a GGUF that is a model, not a head or another companion of a model."""
     return name.lower().endswith(".gguf") and not (_NO_MODELS.search(name) or _HEAD.search(name))
 
 

@@ -30,7 +30,7 @@ def models_dir() -> Path:
 
 
 def has_size(path: Path, size: int | None, otherwise: str = "it is not used") -> bool:
-    """Return True if there is a file of that many bytes; None means any number.
+    """Return True if a file exists and has `size` bytes. None means any size.
 
     otherwise: the end of the warning that is logged for a file of a different size.
     """
@@ -67,7 +67,7 @@ def need_space(folder: Path, needed: int, why: str = "") -> None:
 
 @contextmanager
 def locked(file: ModelFile, progress: Progress) -> Iterator[Path]:
-    """Give the final path of `file`, and meanwhile let no other process fetch the same file."""
+    """Yield the final path of `file`. No other process can fetch that file during the block."""
     from filelock import FileLock, Timeout
 
     folder = models_dir()

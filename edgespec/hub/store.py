@@ -121,7 +121,7 @@ def _model(name: str, path: Path, quantisation: str) -> StoredModel:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return True for a file that is a model, or the first part of a model with all its parts."""
+    """Return True for a file that is a model, or the first part of a complete split model."""
     if not os.path.isfile(path):
         return False
     names = split_parts(path.name)

@@ -57,7 +57,7 @@ class Speculation:
 def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculation:
     """Make the drafters and the policy that a configuration asks for.
 
-    costs: returns the costs of evaluations; it is called only if each step decides by them.
+    costs: returns the costs of evaluations; it is called only if the policy decides by them.
     Raises ConfigError for unknown drafters and options, and for a drafter without the model that it
     needs.
     """
@@ -71,7 +71,7 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
         context = replace(context, draft_s=policy.costs.draft_s)
     depth, _ = config.fixed or (1, None)
     made = drafters.make(entries, context) if depth else []
-    said = [entry.summary for entry in entries if entry.name != "forced"]  # few requests have them
+    said = [entry.summary for entry in entries if entry.name != "forced"]  # few requests use it
     summary = ", ".join(said) if made else ""
     rates = OwnRates([*made, policy], policy.shared())
     return Speculation(made, policy, summary or "off: not asked for", rates)
@@ -80,9 +80,9 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
     """Return the drafters that are asked for and can draft here.
 
-    Left out are: "memory" if there is nothing to remember; drafters that need a draft model if none
-    is loaded, unless only such drafters are asked for; and, with the method "auto", drafters of
-    trees if the target evaluates only chains.
+    "memory" is left out if there is nothing to remember. Drafters that need a draft model are left
+    out if none is loaded and other drafters are asked for, too. The method "auto" leaves out
+    drafters of trees if the target evaluates only chains.
     """
     entries = drafters.chosen(context.config.method)
     entries = [e for e in entries if e.name != "memory" or context.config.has_memory]
@@ -150,8 +150,8 @@ def assemble(
     """Make an engine from loaded models, of the toy backend or of a backend of your own.
 
     draft_model: it is closed with the engine, or at once if the method uses no draft model.
-    profile: the costs of evaluations; None measures them now, if each step decides by them. A Costs
-    may become known later; until then the engine decodes plainly.
+    profile: the costs of evaluations; None measures them now, if the policy decides by them. The
+    values of a Costs may become known later; until then the engine decodes plainly.
     kept: gives what was learned in earlier processes and stores it for later ones; None for
     neither. loading: a LoadMeter that was made before the models were loaded.
     options: `on_busy`, `description`, `works` and `sampling` of Engine. Requests are greedy unless
@@ -205,7 +205,7 @@ def assemble_with(
     kept: Kept | None = None,
     **options: Any,
 ) -> Engine:
-    """Make an engine with a verifier whose target may be on any machine; it closes all models.
+    """Make an engine with a verifier whose target may be anywhere. The engine closes all models.
 
     verifier: returns the verifier; its argument is True if there may be drafts. context: must have
     a tokenizer. costs: as for `speculate`. governor: chooses the number of threads of the models in
@@ -241,7 +241,7 @@ def local_verifier(target: Model, governor: ThreadGovernor | None, **options: An
 
 
 def _costs(given: Profile | Costs | None, target: Model, draft: Model | None) -> Costs:
-    """Return the given costs, or measure them now; without files, they are not kept on disk."""
+    """Return the given costs, or measure them now. Costs of models without files are not saved."""
     if given is not None:
         return given if isinstance(given, Costs) else Costs(given)
     curve = measure(target, budget_s=1)

@@ -103,9 +103,9 @@ def connect(
 class RemoteParts:
     """The parts that this device uses to decode with a target on another machine.
 
-    verifier: verifies drafts. remote: the part of it that talks to the other machine, None while
-    that is away. local, draft: the target and the draft model on this machine, None for none.
-    tokenizer: this device's tokenizer.
+    verifier: verifies drafts. remote: the part of the verifier that talks to the other machine,
+    None if the server is away. local, draft: the target and the draft model on this machine, None
+    for none. tokenizer: this device's tokenizer.
     """
 
     verifier: Verifier
@@ -173,7 +173,7 @@ def _tokenizer(
 def _verifier(
     reach: Callable[[], Verifier], target: FileModel | None
 ) -> tuple[Verifier, Verifier | None]:
-    """Return the verifier, and its remote part, None if the server cannot be reached."""
+    """Return the verifier, and its remote part, which is None if the server cannot be reached."""
     if target is None:
         remote = reach()
         return remote, remote
@@ -190,7 +190,7 @@ def _verifier(
 
 
 def profile_of(parts: RemoteParts) -> Profile:
-    """Return the costs of steps with a remote verifier; measure now the ones that are unknown."""
+    """Return the costs of steps with a remote verifier. Costs that are unknown are measured now."""
     costs, measuring = known_costs(_steps(parts), parts.draft)
     for work in measuring:
         work.run(lambda: None)
@@ -198,7 +198,7 @@ def profile_of(parts: RemoteParts) -> Profile:
 
 
 def _steps(parts: RemoteParts) -> Costed:
-    """Return the costs of steps: the remote verifier's, or the local target's if that is away."""
+    """Return the costs of steps by the remote verifier, or by the local target without it."""
     if parts.remote is not None:
         return _RemoteCurve(parts.remote, parts.tokenizer)
     assert parts.local is not None
@@ -276,7 +276,7 @@ def _timed(remote: Verifier, tokenizer: Tokenizer) -> dict[int, float]:
     prompt = tokenizer.encode(_PROBE)
     for _ in remote.begin(Request(prompt, SamplingParams(), SeededRandomness(0))):
         pass
-    remote.verify(NO_DRAFT)  # the first one reads the prompt
+    remote.verify(NO_DRAFT)  # the first step reads the prompt
     seconds = {}
     for n in (1, 9):
         began = time.perf_counter()

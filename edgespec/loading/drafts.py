@@ -47,8 +47,8 @@ def draft_paths(
 ) -> list[Path]:
     """Return the files of draft models and heads that `load` may use with these arguments.
 
-    It is the file that is named; for "auto" the files on this disk, best first; [] if nothing is to
-    be used.
+    These are the named file, or for "auto" the fitting files on this disk, best first. The list is
+    empty if no draft model is to be used.
     """
     spec = configured(speculative_config, draft)
     if not uses_model(spec):
@@ -109,7 +109,7 @@ def load_draft(
     *,
     make_copy: bool = False,
 ) -> FileModel | None:
-    """Open a draft model or a head for a target and check that it fits; None where `path` is None.
+    """Open a draft model or a head for a target, and check that it fits. Return None for no path.
 
     config: the target's settings. options: the fields that differ for the draft model. make_copy:
     as for `open_draft`. Raises VocabularyMismatch, ModelError and its subclasses, and ConfigError
@@ -137,7 +137,7 @@ def load_first(
     *,
     named: bool,
 ) -> tuple[Path | None, FileModel | None]:
-    """Open the first of several draft models and heads that fits a target; return it and its file.
+    """Open the first of several draft models and heads that fits a target; return its file and it.
 
     named: True if the user named the file; then errors are raised as by `load_draft`. Otherwise a
     file that does not fit is logged as a warning, and the next file is tried.

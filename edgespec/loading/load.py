@@ -49,14 +49,14 @@ def load(
     target's bytes. A larger one would only take memory.
     speculative_config: a SpeculativeConfig or its fields. draft_options: fields of
     EngineConfig for the draft model, by default those of the target. options: fields of
-    EngineConfig; a field that is not given is as `tune` chose it for this file on this device.
+    EngineConfig; other fields have the values that `tune` chose for this file on this device.
     sampling: default settings of requests, in place of those that the model's authors recommend;
     {"temperature": 0} makes requests greedy.
 
     At the first load on a device, the costs of evaluations are not known. The engine decodes
     plainly until it has measured them between requests, once; Engine.measure does that immediately.
-    In the same way, it makes a copy of the draft model that this device may evaluate faster; the
-    next load uses it.
+    In the same way, the engine makes a copy of the draft model that this device may evaluate
+    faster. The next load uses the copy if it is faster.
 
     Raises ModelNotFound (see `hub.pull`), ConfigError, VocabularyMismatch, EngineMissing
     and the other ModelErrors. Nothing is downloaded.

@@ -89,7 +89,7 @@ def published(given: Mapping[str, Any], name: str) -> dict[str, float] | None:
         logger.warning("%s recommends sampling that is not used: %s", name, _shown(asked, left))
     if asked.get("do_sample") is False:
         return {**settings, "temperature": 0.0}
-    if asked.get("penalty_last_n") == 0:  # llama.cpp looks back so many tokens to penalise some
+    if asked.get("penalty_last_n") == 0:  # llama.cpp then penalises no tokens
         settings.pop("repetition_penalty", None)
     return {"temperature": 1.0, **settings} if settings else None
 

@@ -11,9 +11,9 @@ Clock = Callable[[], float]
 
 
 class Budget:
-    """A number of seconds, counted from now on, and the names of parts left out for lack of time.
+    """A time limit that starts now, and the names of the parts that were left out for lack of time.
 
-    Every part of a measurement may use the time that is left. `abort` ends it when none is left.
+    Every part of a measurement may use the time that is left. `abort` ends it when the time is up.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
@@ -45,7 +45,10 @@ class Budget:
         return part
 
     def fits(self, what: str, seconds: float) -> bool:
-        """Return whether a part that takes `seconds` fits; if not, add `what` to those left out."""
+        """Return whether a part that takes `seconds` fits; if not, add it to those left out.
+
+        what: the name of the part.
+        """
         if seconds < self.left:
             return True
         self.left_out.append(what)

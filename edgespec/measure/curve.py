@@ -12,14 +12,14 @@ from .budget import Budget
 
 FEW = (1, 2, 4, 8, 16)  # widths to measure if there is little time
 UNSTEADY = 0.3  # times of the same evaluation that differ by more than this share were disturbed
-_MEASURING_S = 4.0  # seconds to measure, or the time of two evaluations of each width if longer
+_MEASURING_S = 4.0  # seconds to measure; more if two evaluations of each width take longer
 
 
 def measured_curve(
     model: FileModel, choices: Sequence[Sequence[int]], budget: Budget, length: int
 ) -> tuple[Curve, bool] | None:
-    """Measure t(n) after `length` tokens. Return it with a bool that says whether the time of one
-    token was repeated in a second measurement; None if the budget has no time for it.
+    """Measure t(n) after `length` tokens, and one token again. Return t(n), and True if both times
+    of one token were about equal. Return None if the budget has no time for that.
 
     choices: lists of widths; the first list that fits the time left is measured.
     """

@@ -36,12 +36,12 @@ def diagnose(
     **options: Any,
 ) -> list[Finding]:
     """Return findings about this machine and build, and about a model and its draft. Without a
-    model, return which models to use here instead.
+    model, return findings that recommend models to use here.
 
     If a model is given, the first finding says whether speculation is faster here. Arguments are
-    those of `load`. budget_s: seconds that measuring may take, including loading; what does not fit
-    is left out, except that loading a model is never interrupted. progress: called with what is
-    being done. report: called with each finding as soon as it is known. Nothing is written or
+    those of `load`. budget_s: seconds that loading and measuring may take. Checks that do not fit
+    are left out, but loading a model is never interrupted. progress: called with a description of
+    each activity. report: called with each finding as soon as it is known. Nothing is written or
     downloaded. Raises ConfigError for impossible options; any other failure is a finding.
     """
     config = build(EngineConfig, options)
@@ -75,8 +75,8 @@ def diagnose(
 
 
 def verdict_first(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Hold back findings until the verdict, yield it first, then the others in their order. A
-    finding that something is broken ends the wait, for then there is no verdict.
+    """Hold back findings until the verdict; yield the verdict first, then the others in their
+    order. A finding that something is broken ends the wait, because there is no verdict then.
     """
     held: list[Finding] | None = []
     for finding in findings:
@@ -95,7 +95,10 @@ def verdict_first(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _less_certain(finding: Finding) -> Finding:
-    """Return a finding, as a note if it rests on times measured while other programs ran."""
+    """Return a finding as a note if it rests on times measured while other programs ran.
+
+    Return any other finding unchanged.
+    """
     if finding.broken or finding.subject not in _TIMED:
         return finding
     if finding.subject == VERDICT and finding.remedy:

@@ -34,7 +34,7 @@ def check_draft(
     budget: Budget,
     tune: str,
 ) -> Iterator[Finding]:
-    """Yield findings about the draft model in the file `wanted`, which is None for no draft model.
+    """Yield findings about the draft model in the file `wanted`; None means that there is none.
 
     reference: the target as the user named it. curve, config: the target's t(n) and settings.
     options: fields of EngineConfig in which the draft model's settings differ. tune: as in
@@ -72,7 +72,7 @@ def check_draft(
 
 
 def _check_none(reference: Reference, path: Path, config: EngineConfig) -> Finding:
-    """Return the finding for no draft model, with the catalogue's draft for the target, if any."""
+    """Return the finding that no draft model is used, with one of the catalogue if any fits."""
     text = "no draft model: drafts come from prompt lookup alone"
     known = companions.suggestion(reference, path, config)
     return Finding("ok", "draft", text, f"edgespec pull {known} may help" if known else "")

@@ -17,7 +17,7 @@ _GAINS = (  # the processor's instruction set, the name of the build's feature, 
 
 
 def check_libllama() -> Finding:
-    """Return a finding that names the library for GGUF models, and what compiling it would gain."""
+    """Return a finding about the library for GGUF models, and what compiling it here would gain."""
     try:
         from ..backends import llama_cpp
     except EngineMissing as error:

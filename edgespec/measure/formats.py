@@ -36,7 +36,7 @@ logger = logging.getLogger("edgespec.measure.formats")
 WORSE = 0.05  # a perplexity that is higher by more than this share is worth a warning
 FASTER = 0.05
 _ROWS = 32
-_WIDE = 4  # a draft of three tokens
+_WIDE = 4  # tokens of an evaluation with a draft of three
 _REFERENCES = (
     "F32",
     "BF16",
@@ -103,7 +103,7 @@ def formats(name: str) -> list[tuple[str, Path]]:
     """Return (quantisation, path) of every file of a catalogue model that is on disk.
 
     The list is empty for a name that the catalogue does not have. 16-bit graphs are left out on
-    ARM: their logits rows depend on how many tokens are evaluated at once (by up to 2.7).
+    ARM, where their logits change by up to 2.7 with the number of tokens evaluated at once.
     """
     entry = hub.entries().get(name.partition(":")[0].lower())
     files = []
@@ -201,8 +201,9 @@ def _with_agreement(measured: list[tuple[Format, npt.NDArray[np.int64]]]) -> lis
 def recommend(found: Sequence[Format]) -> str:
     """Return a sentence that says which file to use, and why.
 
-    It is the fastest file, by the mean time of a plain evaluation and one with a draft, unless its
-    perplexity is more than 5% higher than the best.
+    The fastest file has the least mean time of a plain evaluation and one with a draft. The
+    sentence recommends it, or the file of the lowest perplexity if no other is much faster. It
+    names both if the perplexity of the fastest file is more than 5% higher.
     """
     fastest = min(found, key=lambda one: one.ms + one.ms_wide)
     best = min(found, key=lambda one: one.perplexity)

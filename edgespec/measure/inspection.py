@@ -28,9 +28,9 @@ _FTYPES = {
 class ModelInfo:
     """The facts about a GGUF or an ONNX graph. Sizes are in bytes.
 
-    n_head_kv: the greatest number of any layer. kv_element_size: bytes of an element of the KV
-    cache (f16 for a GGUF by default). engine: how the model runs on this device, {} if the file
-    alone does not tell.
+    n_head_kv: the number of KV heads in the layer that has most. kv_element_size: bytes of an
+    element of the KV cache (f16 for a GGUF by default). engine: how the model runs on this device,
+    {} if that cannot be known from the file alone.
     """
 
     path: str
@@ -51,7 +51,7 @@ class ModelInfo:
     def kv_bytes(self, n_ctx: int) -> int:
         """Return the bytes of a KV cache of `n_ctx` tokens.
 
-        It is an upper bound if some layers share heads or have none.
+        The number is an upper bound if some layers share heads or have none.
         """
         head = self.key_length + self.value_length
         return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
@@ -116,8 +116,8 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
 
 
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
-    """Return possible drafts for a model, with whether each fits: every catalogue model on disk,
-    every model and head next to this one, and the heads that were converted for it.
+    """Return possible drafts for a model, and for each whether it fits. They are every catalogue
+    model on disk, every model and head next to this one, and the heads converted for it.
     """
     path = model_path(reference)
     names = {p: name for name in hub.entries() if (p := hub.resolve(name))}
@@ -136,7 +136,7 @@ def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:
 
 
 def _fit_of_head(name: str, path: Path, target_path: Path) -> DraftFit:
-    """Return whether the sizes that a head was made for are those of a target."""
+    """Return whether a head fits a target: whether it was made for a target of the same sizes."""
     backend, of_target = backends.of(path), backends.of(target_path)
     facts = backend.head_facts(path)
     why = facts.misfit(of_target.target_sizes(target_path))

@@ -12,13 +12,13 @@ from .budget import Budget
 from .results import Candidate, Choice
 
 WORTHWHILE = 0.03  # a value that is not faster by more than this share is not chosen
-MIN_REPETITIONS, MAX_ROUNDS = 5, 7  # least repetitions of a value to be chosen; most rounds
-MIN_ROUNDS = 3  # after so many rounds, a value that is not ahead of the default is given up
+MIN_REPETITIONS, MAX_ROUNDS = 5, 7  # least repetitions of a chosen value; most rounds of all
+MIN_ROUNDS = 3  # rounds after which a value that is not faster than the default is given up
 _FAR_AHEAD, _FEW = 3, 2  # a value 3 times as fast as the default needs only 2 repetitions
-_FEW_BUSY = 3  # the same while other programs run
+_FEW_BUSY = 3  # repetitions that it needs while other programs run
 _FAR_BEHIND = (1.5, 1.25)  # a value this many times as slow is given up after 1, 2 rounds
-_HOPELESS = 12  # a try is ended after so many times the seconds of the fastest one
-_LEAST_LIMIT_S = 0.25  # but not earlier than this: the system may have paused
+_HOPELESS = 12  # a try is ended after 12 times the seconds of the fastest one
+_LEAST_LIMIT_S = 0.25  # seconds that every try may take, because the system may have paused
 
 Try = Callable[[Abort], float]
 
@@ -26,12 +26,12 @@ Try = Callable[[Abort], float]
 def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
     """Run each try once per round, and return the seconds that each of them reported.
 
-    The tries take turns, so that a device that slows down does so for all of them. The first try is
-    the default. It comes last in each round, so that it can be ended if the others show that it is
-    hopeless: with more threads than free cores an evaluation can take seconds. A different try is
-    given up when it is far slower than the default, or not faster after three rounds. Measuring
-    ends when only the default is left, after MAX_ROUNDS, or when a further round does not fit the
-    budget.
+    The tries take turns, so that all of them are affected if the device slows down. The first try
+    is the default. It comes last in each round, so that it can be stopped if it takes far longer
+    than the others. (With more threads than free cores an evaluation can take seconds.) Any other
+    try is given up when it is far slower than the default, or not faster after three rounds.
+    Measuring ends when only the default is left, after MAX_ROUNDS, or when a further round does not
+    fit the budget.
     """
     now, expected = budget.clock(), 0.0
     times: list[list[float]] = [[] for _ in tries]
@@ -40,7 +40,7 @@ def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
         for i in reversed(left):
             fastest = min(map(min, filter(None, times)), default=None)
             seconds = _bounded(tries[i], fastest, budget)
-            told = i == 0 and fastest is not None and seconds > fastest  # though it was cut off
+            told = i == 0 and fastest is not None and seconds > fastest  # even if stopped
             if budget.left or told:
                 times[i].append(seconds)
             if not budget.left:
@@ -55,9 +55,9 @@ def interleave(tries: Sequence[Try], budget: Budget) -> list[list[float]]:
 
 
 def _bounded(one: Try, fastest: float | None, budget: Budget) -> float:
-    """Return the seconds of a try. A try is ended if it is hopeless or the budget is used up. It
-    then counts half of its time so far, which is a lower bound: it may have been in the second of
-    its two evaluations.
+    """Return the seconds of a try. A try is stopped if it is hopeless or the budget is used up. The
+    result is then half of its time so far: a lower bound for one evaluation, because the second of
+    two may have been running.
     """
     part = budget if fastest is None else budget.part(max(_HOPELESS * fastest, _LEAST_LIMIT_S))
     start = budget.spent
@@ -75,12 +75,13 @@ def decide(
     *,
     busy: bool = False,
 ) -> Choice:
-    """Choose the default, unless a different value is faster by more than 3% and the noise.
+    """Choose the default, unless a different value is faster by more than 3% and by more than the
+    noise.
 
     known: (value, label) of every candidate, the default first. times: the seconds of each
-    candidate in each turn. busy: other programs used the CPUs. Then a value is chosen only if its
-    slowest turn was faster than the default's fastest, and three times as fast if there were only
-    three turns. Four turns are enough for a value whose median is three times as fast.
+    candidate in each turn. busy: other programs used the CPUs. Then the slowest turn of a chosen
+    value must be faster than the default's fastest turn, and three times as fast after only three
+    turns. Four turns are enough for a value whose median is three times as fast.
     """
     candidates = tuple(candidate(k, t) for k, t in zip(known, times, strict=True))
     default, *others = candidates
@@ -118,7 +119,9 @@ def is_far_ahead(one: Candidate, other: Candidate) -> bool:
 
 
 def _is_apart(times: Sequence[float], default: Sequence[float]) -> bool:
-    """Return whether all times are below all of the default's: far below if there are few turns."""
+    """Return whether the slowest time is below the default's fastest. After only three turns it
+    must be below a third of that.
+    """
     n = min(len(times), len(default))
     if n < _FEW_BUSY:
         return False
@@ -130,7 +133,9 @@ def _is_enough(one: Candidate, default: Candidate) -> bool:
 
 
 def _leads(one: Candidate, default: Candidate) -> bool:
-    """Return whether a candidate is faster by more than 3%, which is enough if every turn was."""
+    """Return whether a candidate's median is lower by more than 3%. That is enough if every turn
+    with it was faster.
+    """
     return one.ms < (1 - WORTHWHILE) * default.ms
 
 

@@ -77,7 +77,7 @@ def check_load() -> Iterator[Finding]:
 
 
 def check_memory(free: int) -> Finding:
-    """Return a finding that says how much memory is free, and if that is little. free: bytes."""
+    """Return a finding about the free memory, which says whether that is little. free: bytes."""
     text = f"{gib(free)} are free"
     if free < LITTLE_MEMORY:
         return Finding("note", "memory", text, "close other programs, or take a small model")

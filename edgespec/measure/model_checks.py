@@ -27,7 +27,7 @@ from .interleaving import decide, interleave
 from .profile_checks import check_profile, check_verdict, check_widening
 
 HOT = 0.7  # temperatures above this lower acceptance
-_FAR = 3  # a number of threads so many times as fast as the present one is used from then on
+_FAR = 3  # a number of threads 3 times as fast as the present one is used from then on
 _READ_PER_S = 50_000_000  # bytes of a file that may be read, for each second of the budget
 _THREADS_S = 3.0  # seconds that trying numbers of threads may take
 
@@ -94,7 +94,7 @@ def _check_file(info: ModelInfo) -> Finding:
 
 def _check_known(path: Path, budget: Budget) -> Iterator[Finding]:
     """Yield a finding that compares a file with the catalogue's file of the same size or name, if
-    there is one. A large file is not read, for that would take much of the budget.
+    there is one. A large file is not read, because that would take much of the budget.
     """
     if not path.is_file() or path.stat().st_size > _READ_PER_S * budget.left:
         return

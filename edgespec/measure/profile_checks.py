@@ -19,14 +19,14 @@ from .gains import SHORT_CACHE, break_even, conditions, verdict
 from .inspection import ModelInfo
 
 STALE = 0.25  # a profile that is wrong by more than this share is stale
-STEEP = 0.5  # each further token at once should cost at most this share of a single one
+STEEP = 0.5  # each further token of an evaluation should cost at most this share of the first
 _CHEAPLY_WIDENED = ("F16", "BF16", "F32", "Q8_0")
 
 
 def check_profile(
     model: FileModel, widths: Sequence[int], budget: Budget, tune: str
 ) -> tuple[Finding, Curve | None]:
-    """Return a finding that says whether the saved profile exists and is right, and t(n).
+    """Return (finding, t(n)). The finding says whether the saved profile exists and is right.
 
     t(n) is measured now if the saved one is missing or wrong; it is None if there is no time for
     that. tune: the command that tunes the model and its draft.
@@ -72,7 +72,7 @@ def check_verdict(curve: Curve | None) -> Finding:
 
 
 def check_widening(curve: Curve, info: ModelInfo, model: FileModel) -> Finding:
-    """Return a finding that says whether drafts that cost nothing, as from lookup, can help."""
+    """Return a finding that says whether drafts without a cost, such as lookup's, can help."""
     if break_even(curve) is None:
         text = "even drafts that are always right and cost nothing lose here"
         remedy = _cheaper_widening(info, model) or "leave speculation out: --spec-type none"

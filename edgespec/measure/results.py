@@ -57,7 +57,7 @@ class Tuning:
     `tune` does not switch to it. others: how many cores other programs used, None if the system
     does not show it. left_out: the parts for which there was no time. refused: why measured times
     are not saved, "" if they are. passing: numbers of threads that are faster only while other
-    programs run; loads then change to them by themselves.
+    programs run. They are not saved, because loaded models change to such numbers by themselves.
     """
 
     model: str
@@ -81,7 +81,7 @@ class Tuning:
 
     @property
     def disturbed(self) -> bool:
-        """True if the same evaluation took very different times, though no program was seen."""
+        """True if the same evaluation took very different times, but no other program was seen."""
         if self.profile is None or (self.others or 0.0) > BUSY:
             return False  # without a profile it is not known; other programs are reported anyway
         widest = [row[-1] for row in self.profile.target.seconds]

@@ -65,11 +65,11 @@ def search(
 
 
 def chosen_options(choices: Sequence[Choice], model: FileModel) -> dict[str, Any]:
-    """Return the chosen values that differ from the defaults. If n_threads does, n_threads_batch is
-    returned too.
+    """Return the chosen values that differ from the defaults. If n_threads is among them,
+    n_threads_batch is returned too.
 
-    The number chosen for one token is also used for several tokens, unless they were slower with
-    it: while other programs run, more threads would wait for the same cores.
+    It is then the number chosen for one token, if that was tried for several tokens and the default
+    was not as fast. While other programs run, more threads would wait for the same cores.
     """
     chosen = {c.setting: c.chosen for c in choices if c.chosen != c.candidates[0].value}
     if "n_threads" in chosen:

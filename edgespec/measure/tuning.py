@@ -39,7 +39,7 @@ _DRAFT_WIDTHS = (READING, FEW)
 _SEARCH, _SEARCH_OF_MANY = 0.7, 0.5  # shares of the time left after loading. The rest is for
 # measuring, which takes longer while other programs run, and for comparing a model's files.
 _COPY_S = 20.0  # seconds that making a copy of a draft model and measuring it may take
-_WAIT_S, _LOOKS = 0.7, 3  # seconds and number of looks: other programs may be about to end
+_WAIT_S, _LOOKS = 0.7, 3  # seconds per look and number of looks for programs that may end soon
 
 
 def tune(
@@ -55,13 +55,14 @@ def tune(
     """Search for the fastest settings and measure t(n) on this device; `load` uses the results.
 
     Arguments are those of `load`; an option that is given is not searched. budget_s: the seconds
-    for loading, searching, measuring and comparing; parts that do not fit are left out and named,
-    except that loading a model is never interrupted. progress: called with what is being done. If a
-    catalogue model is on disk as GGUF and as ONNX, its files are compared afterwards.
+    for loading, searching, measuring and comparing. Parts that do not fit are left out and named,
+    but loading a model is never interrupted. progress: called with a description of each activity.
+    If a catalogue model is on disk as GGUF and as ONNX, its files are compared afterwards.
 
     While other programs use the CPUs nothing is measured, unless keep_busy says that they will go
     on running. Then a setting is chosen only if every turn with it was faster than every turn with
-    the default, and times are saved only if they are lower than the saved ones. Raises as `load`.
+    the default. Times are saved only if they are lower than the saved ones. Raises the errors of
+    `load`.
     """
     budget, meter = Budget(budget_s), LoadMeter()
     config = build(EngineConfig, options)
@@ -116,7 +117,7 @@ def _in_several_formats(model: Reference) -> list[tuple[str, Path]]:
 class _Tuner:
     """One run of `tune` for a model and its draft model.
 
-    strict: what is saved must not make anything slower, although other programs use the CPUs.
+    strict: other programs use the CPUs, so only results that surely make nothing slower are saved.
     draft: the name of the file that drafts. options: the settings in which later loads will differ
     from the defaults. passing: settings that are faster only while other programs run. profile: the
     measured costs, None if t(n) could not be measured. refused: why measured times are not saved,
@@ -144,11 +145,11 @@ class _Tuner:
         self._path, self._wanted, self._config = path, wanted, config
         self._draft_options, self._fixed = draft_options, fixed
         self._budget, self._progress, self._strict = budget, progress, strict
-        self._curves: list[tuple[FileModel, Curve, bool]] = []  # the bool: were times repeated
+        self._curves: list[tuple[FileModel, Curve, bool]] = []  # bool: times were repeated
 
     def run(self, share: float, busy: bool) -> None:
-        """Search for settings in a share of the time left, and measure the models with the chosen
-        ones. The models are closed afterwards, but can still be identified.
+        """Search for settings in a share of the time left, then measure the models with the chosen
+        settings. The models are closed afterwards, but can still be identified.
         """
         budget, before = self._budget, self._budget.spent
         target, drafting = self._open(make_copy=self._may_copy(busy))
@@ -180,7 +181,7 @@ class _Tuner:
             if why:
                 self._refuse(model, why)
             else:
-                replaced = kept_curve(model, quiet=True)  # the new times are lower, so as quiet
+                replaced = kept_curve(model, quiet=True)  # the new times are lower
                 keep_curve(model, curve, quiet=not self._strict or replaced is not None)
         before = tuned_options(self._path, self._config)
         if self._strict:
@@ -192,7 +193,7 @@ class _Tuner:
 
     def _passing(self, target: FileModel, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Return the chosen numbers of threads if they must not be saved for later loads. They were
-        chosen while other programs ran, and a load adapts its threads to those by itself.
+        chosen while other programs ran, and a loaded model adapts its threads to these by itself.
         """
         follows = self._config.dynamic_threads and not self._config.batch_invariant
         if not (self._strict and follows and target.thread_limit is not None):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 LOSS_BUDGET = 3.5  # tokens that an answer may lose, in proportion to its length
-LEAST_LOSS_BUDGET = 1.5  # the same after answers that lost
+LEAST_LOSS_BUDGET = 1.5  # the same after answers in which drafting lost time
 MOST_REFUND = 3.0  # tokens that an answer may lose in addition, if forbidden drafts would have won
 EXPLORE = 0.01  # share of emitted tokens that each of the two budgets gains
-MOST_SPEED = 32.0  # tokens in the time of a plain step
+MOST_SPEED = 32.0  # most tokens emitted in the time of a plain step
 _LENGTH = 100.0  # the length of answer, in tokens, that these limits are meant for
 _SHORTEST, _LONGEST = 20.0, 125.0  # tokens: shorter and longer answers count as these
 _MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
@@ -18,14 +18,14 @@ _MOST_EXPLORATION = 4.0  # tokens that the exploration budget may hold
 
 @dataclass(slots=True)
 class Accounts:
-    """The accounts of a policy, in tokens. They outlive an answer, and the process.
+    """The accounts of a policy, in tokens. They are kept between answers, and between processes.
 
-    loss_budget: what may still be lost. An answer begins with more of it the longer it is expected
-    to be (from the last answers and the request's limit), and the more answers have won lately.
-    refunded: what was refunded to this answer. exploration_budget: what trying a draft model may
-    cost. usual, won: running means of the tokens in an answer and of the tokens that an answer won.
-    lengths: tokens of the last two answers. catch_up_penalty: a draft model's catching up with the
-    text has to win so many times its cost. speed: tokens emitted lately in the time of a plain
+    loss_budget: tokens that may still be lost. Its limits at the beginning of an answer are higher
+    for an answer that is expected to be long, and after answers that have won tokens. refunded:
+    tokens that this answer got back (see `refund`). exploration_budget: tokens that trying a draft
+    model may cost. usual, won: running means of the tokens in an answer and of the tokens that an
+    answer won. lengths: tokens of the last two answers. catch_up_penalty: a factor on the cost of a
+    draft model's catching up with the text. speed: tokens emitted lately in the time of a plain
     step.
     """
 
@@ -38,12 +38,12 @@ class Accounts:
     catch_up_penalty: float = 1.0
     speed: float = 1.0
     _won_now: float = 0.0
-    _caught_up: float = 0.0  # tokens of this answer lost by catching up
+    _caught_up: float = 0.0  # tokens that catching up has cost in this answer
     _won_by_model: float = 0.0
     _scale: float = 1.0
 
     def begin(self, max_tokens: int | None) -> None:
-        """Begin an answer of at most `max_tokens` with the loss budget that is left, clamped."""
+        """Begin an answer of at most `max_tokens`; bring the loss budget between its limits."""
         length = min(self.usual, max_tokens or _LONGEST)
         self._scale = min(max(length, _SHORTEST), _LONGEST) / _LENGTH
         least, most = self._scale * LEAST_LOSS_BUDGET, self._scale * LOSS_BUDGET
@@ -63,14 +63,14 @@ class Accounts:
         self.refunded = self._won_now = self._caught_up = self._won_by_model = 0.0
 
     def count(self, won: float, n_emitted: int) -> None:
-        """Count a step that won `won` tokens against plain decoding; below 0 it lost them."""
+        """Count a step. won: its tokens minus those that plain decoding emits in the same time."""
         self._won_now += won
         self.loss_budget += won + EXPLORE * n_emitted
         saved = self.exploration_budget + EXPLORE * n_emitted
         self.exploration_budget = min(saved, _MOST_EXPLORATION)
 
     def count_catch_up(self, lost: float, won: float) -> None:
-        """Count the tokens that a draft model lost by catching up in a step, and that it won."""
+        """Count the tokens that a draft model won in a step, and those that catching up cost."""
         self._caught_up += lost
         self._won_by_model += won
 

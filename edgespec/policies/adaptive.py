@@ -1,14 +1,14 @@
-"""The policy that drafts what is expected to be faster on this device, and else decodes plainly.
+"""The policy that drafts only where that is expected to be faster on this device.
 
 Time has a price: the tokens that the loop emits a second. This policy sets the price and the other
 limits; `Growth` chooses within them what is drafted.
 
 Two budgets keep the promise of never being slower, even if estimates are wrong. The *loss budget*
-is what may still be lost against plain decoding: it starts small, losses use it up, gains fill it,
-and no draft may risk more than is left. An answer begins with what is left, within limits that
-depend on how long answers are and on what drafts have won. It gets a *refund* if drafts that the
-budget forbade prove right. The *exploration budget* is the share of time that may be spent on
-trying a draft model that is expected to lose.
+is the number of tokens that may still be lost against plain decoding. It starts small, losses use
+it up, and gains fill it. No draft may risk more than is left. The budget passes from answer to
+answer, within limits that depend on how long answers are and on what drafts have won. A *refund*
+raises it if drafts that it forbade prove right. The *exploration budget* is the share of time that
+may be spent on trying a draft model that is expected to lose.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .rest import Rest
 
 logger = logging.getLogger("edgespec.adaptive")
 
-RISK = 1.05  # a factor on a draft's costs, for the best of many estimates is too optimistic
-MARGIN = 0.03  # tokens a step that a draft must promise above plain decoding
-WIDE = 0.05  # drafters of unlikely guesses rest where no token below this probability can pay
+RISK = 1.05  # a factor on a draft's costs, because the best of many estimates is too optimistic
+MARGIN = 0.03  # tokens that a draft must be expected to gain over a plain step
+WIDE = 0.05  # `wide` drafters are off where no token below this probability is worth its time
 _NOT_MEASURED = "costs are not measured yet"
-_SHORT = 8  # tokens that are always expected to come; later, as many as there are already
+_SHORT = 8  # least number of tokens that are expected to come, unless the request's limit is lower
 _IN_SIGHT, _GROWTH = 16, 4  # foresight: 16 tokens, and 4 for each token of the answer so far
-_PLAIN_EVERY = 48  # after at most so many drafting steps, one is plain
-_PAUSE = 16  # steps for which a draft model that is not worth its time is not asked again
+_PLAIN_EVERY = 48  # most drafting steps between two plain ones
+_PAUSE = 16  # steps for which a draft model that is not worth its time is not evaluated
 
 
 class Adaptive(Policy):
     """The policy that "auto" chooses unless the settings name a depth.
 
-    costs: the measured costs of evaluations, corrected by every step. Until they are known it
-    decodes plainly. Now and then it takes a plain step in any case, because nothing else tells how
-    long plain decoding takes. The first step is plain, because the profile may have been measured
+    costs: the measured costs of evaluations, corrected by every step. Until they are known, all
+    steps are plain. Later a plain step is taken now and then, because nothing else shows how long
+    plain decoding takes. The first step is always plain, because the profile may have been measured
     in a slower moment.
     """
 
@@ -63,9 +63,9 @@ class Adaptive(Policy):
         self.draft_gain = DraftGain()
         self._rest = Rest()
         self._n_emitted = 0
-        self._pause = 0  # steps until a model is asked again
+        self._pause = 0  # steps until a model may be evaluated again
         self._forbidden: Forbidden | None = None
-        self._right: list[int] = []  # indices of that draft's tokens that were emitted since
+        self._right: list[int] = []  # indices of its tokens that were emitted
 
     def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
         """Begin an answer with what is left of the loss budget, within limits."""
@@ -121,7 +121,7 @@ class Adaptive(Policy):
             self._learn_from(growth, step)
         self._look_back(verified)
         if step.n_evaluated != step.n_drafted + 1:
-            return  # it ended the prefill as well
+            return  # the step ended the prefill as well
         n_past = step.n_past - step.n_emitted
         self.costs.observe(step, n_past)
         self._since_plain = 0 if step.n_evaluated == 1 else self._since_plain + 1
@@ -131,12 +131,12 @@ class Adaptive(Policy):
         plain = self.costs.plain_s(n_past)
         rate = step.n_emitted / max(step.total_s, 1e-9)
         if not self._price and step.n_evaluated == 1:
-            rate *= self.accounts.speed  # as drafting steps have sped it up so far
+            rate *= self.accounts.speed  # by as much as drafting has sped up earlier steps
         self._price += MEMORY * (rate - self._price) if self._price else rate
         self.accounts.speed = min(max(1.0, self._price * plain), MOST_SPEED)
         if self.costs.profile.draft:
             self.draft_gain.count(step, plain)
-        tapping = self._tapping_s / plain  # what a head costs all steps, in tokens
+        tapping = self._tapping_s / plain  # tokens that a head's hidden states cost each step
         lost = tapping
         if step.n_drafted or step.draft_evaluated:
             lost += max(0.0, step.total_s - reading_s - plain) / plain
@@ -151,7 +151,7 @@ class Adaptive(Policy):
             self._rest.can_act = False
 
     def plain_s(self, n_past: int) -> float | None:
-        """Return the seconds of a plain step as lately measured, None before there were enough.
+        """Return the seconds of a plain step as measured lately, None before four plain steps.
 
         The time for a head's hidden states is left out: plain decoding does not need them.
         """
@@ -159,7 +159,7 @@ class Adaptive(Policy):
         return None if seconds is None else seconds - self._tapping_s
 
     def shared(self) -> Sequence[Learns]:
-        """Return the counter of the draft model's gain, which all owners' answers share."""
+        """Return the counter of the draft model's gain. It counts the answers of all owners."""
         return [self.draft_gain]
 
     def learned(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Adaptive(Policy):
 
     @property
     def _tapping_s(self) -> float:
-        """The seconds a step that the target spends on hidden states; 0 while the head rests."""
+        """The target's seconds for hidden states in each step; 0 if no head reads them."""
         return self.costs.tapping_s if self._rest.can_act else 0.0
 
     def _forget_stale_costs(self) -> None:
@@ -199,7 +199,7 @@ class Adaptive(Policy):
             self._told_stale = True
 
     def _learn_from(self, growth: Growth, step: StepStats) -> None:
-        """Learn from what growth reports of a step in addition to its draft."""
+        """Learn from what `Growth` reports about a step in addition to the draft."""
         self.accounts.exploration_budget -= growth.explored
         if growth.forbidden and not self._forbidden:
             self._forbidden, self._right = growth.forbidden, []
@@ -209,7 +209,9 @@ class Adaptive(Policy):
                 self._pause = _PAUSE
 
     def _look_back(self, verified: Verified) -> None:
-        """Refund what a forbidden draft would have won, once the text has left or finished it."""
+        """Refund what a forbidden draft would have won, once the emitted tokens differ from the
+        draft or have reached its end.
+        """
         if not self._forbidden:
             return
         draft, cost = self._forbidden
@@ -240,8 +242,9 @@ def make(context: PolicyContext) -> Adaptive:
 def _tokens_ahead(budget: Budget, usual: int) -> int:
     """Return how many more tokens of an answer are expected.
 
-    They are as many as it has already, or as many as it lacks of the `usual` length, if that is
-    more. The latter counts gradually as the answer grows: before, it may well end earlier.
+    The number is the greater of two: the tokens emitted so far, and the tokens still missing to the
+    `usual` length. While the answer is short, the second counts only in part, because the answer
+    may end early.
     """
     in_sight = _IN_SIGHT + _GROWTH * budget.n_emitted
     like_others = min(usual - budget.n_emitted, in_sight)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class Limits(NamedTuple):
     """The limits of one draft. Within them, `Growth` takes what gains most.
 
-    nodes: most drafted tokens; 0 makes the step plain. price: the tokens that a second costs, with
-    seconds from `costs`; at price 0 time costs nothing, and `costs` may be None. margin: tokens
-    that a draft must gain. loss: tokens that a draft may lose. explore: tokens that may be lost by
-    trying a model that is expected to lose. n_ahead: tokens of the answer that are expected to
-    come. reading: a factor on the time in which a model reads text that it has not read yet. p_min:
-    lookups draft no path below this probability. at_least: no draft is made of fewer tokens.
+    nodes: most drafted tokens; 0 makes the step plain. price: the tokens that a second is worth;
+    `costs` gives the seconds. At price 0 time costs nothing, and `costs` may be None. margin:
+    tokens that a draft must gain. loss: tokens that a draft may lose. explore: tokens that may be
+    lost by trying a model that is expected to lose. n_ahead: tokens of the answer that are expected
+    to come. reading: a factor on the time in which a model reads text that it has not read yet.
+    p_min: lookups draft no path below this probability. at_least: no draft is made of fewer tokens.
     max_leaves: most leaves of the tree; the target may allow fewer. paused: no model is evaluated
     where the text ends. lookups_only: no model is evaluated at all.
     """
@@ -61,7 +61,7 @@ class Policy:
     roles: Sequence[Role] = ()
 
     def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
-        """Begin a request, and set `roles`; an earlier one may have ended without an `observe`."""
+        """Begin a request, and set `roles`. The last request may have ended without `observe`."""
         self.roles = (Role.MATCHED,) * len(drafters)
 
     def limits(self, budget: Budget) -> Limits:
@@ -69,7 +69,7 @@ class Policy:
         raise NotImplementedError
 
     def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> None:
-        """Learn from the figures of a step. growth: its draft's growth, None if there was none."""
+        """Learn from the figures of a step. growth: what made its draft, None without a draft."""
 
     def plain_s(self, n_past: int) -> float | None:
         """Return the measured seconds of a plain step, None if they are not known."""
@@ -83,7 +83,7 @@ class Policy:
         """Adopt what `learned` returned."""
 
     def shared(self) -> Sequence[Learns]:
-        """Return the parts that learn from all owners' answers, and that affect no answer."""
+        """Return the parts that learn from the answers of all owners, and do not affect answers."""
         return ()
 
 
@@ -91,9 +91,9 @@ class Policy:
 class PolicyContext:
     """The parts that a policy may be made from.
 
-    config: the user's settings, including `config.options`. costs: a function that returns what
-    evaluations cost on this device, and measures it if that is not known. max_leaves: most leaves
-    of a tree that the target and the drafters in use allow.
+    config: the user's settings, including `config.options`. costs: a function that returns the
+    costs of evaluations on this device; it measures them if they are not known. max_leaves: most
+    leaves of a tree that the target and the drafters in use allow.
     """
 
     config: SpeculativeConfig

@@ -1,4 +1,4 @@
-"""The gain of a draft model or head over plain decoding, as its own steps have shown it."""
+"""The time that a draft model or head has saved, measured in the steps in which it drafted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class DraftGain:
     """Sums the time spent on answers while a draft model was loaded, and the time that the model's
     own drafts saved.
 
-    Steps in which only lookups drafted save nothing here: they would do the same without the model.
-    answers: how many answers count, at most MOST_ANSWERS. spent_s, saved_s: seconds; those of
-    earlier answers fade.
+    Steps in which only lookups drafted count as no saving: they would be the same without the
+    model. answers: how many answers count, at most MOST_ANSWERS. spent_s, saved_s: the two sums in
+    seconds; those of earlier answers fade.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class DraftGain:
 
     @property
     def value(self) -> float:
-        """The speed-up: the time without the model over the time with it; 1 before any answer."""
+        """The speed-up: the time without the model divided by the time with it; at first 1."""
         return (self.spent_s + self.saved_s) / self.spent_s if self.spent_s else 1.0
 
     def count(self, step: StepStats, plain_s: float) -> None:

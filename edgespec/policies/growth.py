@@ -17,7 +17,7 @@ from .base import Limits
 from .guesses import MODEL, Guesses, Node, first_path
 from .worth import OpenedWorth, Worth
 
-_BESIDE = 0.6  # share of the free guesses' gain that is added to the gain of a model at the root
+_BESIDE = 0.6  # share of the free guesses' gain that is left if a model guesses at the root, too
 _NO_MATCH, _TOO_SLOW, _TOO_UNSURE = "no match", "draft too slow", "drafts too unsure"
 _NOT_MEASURED = "costs are not measured yet"
 
@@ -57,11 +57,11 @@ class Forbidden(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A possible draft: the first n free guesses, and what a model adds where it is opened.
+    """A possible draft: the first n free guesses, and the guesses of a model after one of them.
 
-    gain: tokens that the whole draft is expected to gain. opened: the opened model, None for free
-    guesses alone. most: tokens that the model may add. pays: tokens that the model is expected to
-    gain, without the cost of reading text that it has not read yet.
+    gain: tokens that the whole draft is expected to gain. opened: the model and where its guesses
+    begin, None for free guesses alone. most: tokens that the model may add. pays: tokens that the
+    model is expected to gain, not counting the cost of reading text that is new to it.
     """
 
     gain: float
@@ -76,8 +76,8 @@ class Growth:
     caller has to do.
 
     lookups: drafters whose guesses are free, those with likely guesses first. models: drafters that
-    evaluate a model; at most one of them is opened. matcher: the matcher of the request's
-    constraint.
+    evaluate a model; at most one of them is opened, that is, evaluated for new guesses. matcher:
+    the matcher of the request's constraint.
 
     draft: the finished draft, once `next` returns None. forbidden: free guesses that only the loss
     budget forbade. reading_s: seconds in which the model reads text that it had not read. explored:
@@ -135,7 +135,7 @@ class Growth:
             yield None
 
     def _recall(self, model: Drafter) -> Generator[Expand, Any, None]:
-        """Collect the guesses that a model has evaluated before, which takes no time."""
+        """Collect a model's guesses from earlier evaluations; that takes no time."""
         node, state = self._guesses.root, model.root()
         work = self._at_root[model] = model.work([state])
         while work is not None and not work.n_tokens:
@@ -156,9 +156,9 @@ class Growth:
         return _Plan(gain, n)
 
     def _best(self, nodes: Sequence[Node], free: _Plan) -> _Plan:
-        """Return the plan that gains most: free guesses alone, or free guesses and a model that
-        continues the text or their likeliest path. If none gains enough, return a trial of a model,
-        or a plan without a draft.
+        """Return the plan that gains most: free guesses alone, or together with those of a model
+        after the text or after the likeliest free path. If none gains enough, return a trial of a
+        model, or a plan without a draft.
         """
         margin, root = self._limits.margin, self._guesses.root
         tops = dict.fromkeys((root, first_path(nodes[: free.n], root)))
@@ -235,8 +235,8 @@ class Growth:
     def _evaluate(
         self, opened: _Opened, n_before: int, limit: int
     ) -> Generator[Expand | Draw, Any, None]:
-        """Evaluate a model where it is opened, after `n_before` nodes, and go on from there as long
-        as that is worth its time. limit: most nodes of the draft.
+        """Evaluate a model where it is opened, then after its own guesses, as long as that is worth
+        the time. n_before: number of free guesses in the draft. limit: most nodes of the draft.
         """
         nodes, model, work = [opened.top], opened.model, opened.worth.work
         one_pass = opened.worth.forecast.one_pass
@@ -256,8 +256,8 @@ class Growth:
     def _drawn(
         self, opened: _Opened, node: Node, chance: float, n_before: int
     ) -> Generator[Draw, Any, Children]:
-        """Draw the token after a node, if that is worth its time. Whichever token is drawn, it and
-        all before it are part of every draft from then on.
+        """Draw the token after a node, if that is worth its time. From then on every draft of this
+        step contains the drawn token, whichever it is, and all tokens before it.
         """
         prob = opened.probs[node] * chance
         if not opened.worth.pays(n_before + opened.n_evaluated, prob):
@@ -272,7 +272,7 @@ class Growth:
 class _Opened:
     """A model, and its nodes from the one where it is opened.
 
-    states, probs: the model's state and path probability at each node, by the model alone.
+    states, probs: the model's state at each node, and the node's path probability by the model.
     n_evaluated: how many nodes were evaluated, without the first.
     """
 

@@ -15,7 +15,7 @@ from ..drafters.base import NOT_DRAWN, NOWHERE, Children, Drafter, State
 from ..sampling.base import Matcher
 from ..types import Distribution, Draft, Work
 
-_SIBLINGS = 0.8  # a token is estimated at no more than this share of what likelier siblings leave
+_SIBLINGS = 0.8  # most that a token may take of the probability that likelier siblings leave
 MODEL = -1  # the source of a model's guesses, in place of a lookup's index
 
 Guess = tuple[int, float, int]
@@ -30,8 +30,8 @@ class Node:
     depth: 1 for the first token. prob: the probability that it and all before it are accepted.
     source: the index of the lookup that guesses it, MODEL for a model. drawn: the distribution that
     it was drawn from; None for a token that is matched. states: the states of the lookups after it,
-    once they were asked. said: a model's guesses after it, None before the model was asked. stays:
-    the child that is part of every draft, if there is one. after: its children by token.
+    None until they are needed. said: a model's guesses after it, None until they are known. stays:
+    the child that every draft must contain, None if there is none. after: its children by token.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Guesses:
 
     lookups: drafters whose guesses are free, those with likely guesses first. max_leaves: most
     leaves of the tree. matcher: the matcher of the request's constraint. p_min: lookups guess no
-    path below this probability. n_staying: nodes that are part of every draft.
+    path below this probability. n_staying: the number of nodes that every draft must contain.
     """
 
     def __init__(
@@ -94,15 +94,15 @@ class Guesses:
         self.n_staying = 0
 
     def stay(self, node: Node) -> None:
-        """Make a node and all before it part of every draft from now on."""
+        """Require every draft from now on to contain a node and all nodes before it."""
         while node.parent is not None and node.parent.stays is None:
             node.parent.stays = node
             self.n_staying += 1
             node = node.parent
 
     def nodes(self, limit: int, least: Sequence[float]) -> list[Node]:
-        """Return at most `limit` nodes: first those that stay, then others in falling path
-        probability.
+        """Return at most `limit` nodes: first those that every draft must contain, then others in
+        falling path probability.
 
         least[i]: the list ends before node i if that node is less likely than this; the last entry
         holds for all further nodes.
@@ -185,7 +185,7 @@ class Guesses:
     def _states(self, node: Node) -> list[State]:
         """Return the state of each lookup after a node."""
         if node.states is None:
-            assert node.parent  # the text's are known
+            assert node.parent  # the root has states
             node.states = [
                 NOWHERE if state is NOWHERE else lookup.step(state, node.token)
                 for lookup, state in zip(self._lookups, self._states(node.parent), strict=True)
@@ -235,5 +235,5 @@ def first_path(nodes: Sequence[Node], root: Node) -> Node:
 
 
 def _drawn_from(node: Node) -> Distribution:
-    """Return the distribution of a token: the one it was drawn from, else certainty."""
+    """Return the distribution that a token was drawn from; without one, all on this token."""
     return node.drawn or Distribution([node.token], [1.0])

@@ -17,7 +17,7 @@ from .base import Limits
 
 LOOK_AHEAD = 8  # most tokens of a model whose worth is judged together
 _SURE = 0.4  # a possible loss is weighted with at least this probability
-_ALONGSIDE = 0.35  # share of its probability by which a node evaluated with a likelier one counts
+_ALONGSIDE = 0.35  # factor on the probability of a node that is evaluated with a likelier one
 _RARE = 0.01  # classes with at most this share of drafts are left out
 _POSSIBLE = 1e-9  # less likely tokens are never drafted
 _NO_TIME = (0.0,) * 64  # seconds of steps if time costs nothing
@@ -40,18 +40,18 @@ class Worth:
         self.least = [max(prob, floor) for prob in pays]
 
     def cost(self, n: int, n_before: int = 0) -> float:
-        """Return the tokens that n nodes cost the target, added to `n_before` others."""
+        """Return the cost, in tokens, of n nodes for the target after `n_before` others."""
         return self.price * (self.seconds[n_before + n + 1] - self.seconds[n_before + 1])
 
     def free(self, nodes: Iterable[tuple[float, int]]) -> tuple[int, float, int, float]:
-        """Return how many of the first nodes gain most, and their gain: (n, gain) within the loss
-        budget, then the same without that limit.
+        """Return how many of the first nodes gain most, and their gain, twice: (n, gain) within the
+        loss budget, followed by (n, gain) without that limit.
 
         nodes: the path probability and depth of each node.
         """
         n = n_wished = 0
         gain = wished = expected = 0.0
-        reached: dict[int, float] = {}  # depth: the probability that it is accepted
+        reached: dict[int, float] = {}  # depth: the probability that a token there is accepted
         affordable = True
         for i, (prob, depth) in enumerate(nodes, start=1):
             expected += prob
@@ -66,7 +66,7 @@ class Worth:
         return n, gain, n_wished, wished
 
     def n_best(self, probs: Iterable[float], n_before: int = 0) -> int:
-        """Return how many of the likeliest of these nodes gain most, added to `n_before` others."""
+        """Return how many of these nodes, likeliest first, gain most after `n_before` others."""
         gain = most = 0.0
         n = 0
         for i, prob in enumerate(probs, start=1):
@@ -85,9 +85,9 @@ class Worth:
 
 
 class OpenedWorth:
-    """The worth, in tokens, of what a model adds where it is opened.
+    """The worth, in tokens, of what a model adds where it is opened, that is, evaluated first.
 
-    reading_s: seconds in which it reads the text that it has not read yet, without the last token.
+    reading_s: seconds in which it reads the text that is new to it, except for the last token.
     """
 
     def __init__(self, worth: Worth, forecast: Forecast, work: Work) -> None:
@@ -102,9 +102,9 @@ class OpenedWorth:
                 self.reading_s = costs.draft(*work) - costs.draft(1, work.n_cached)
 
     def expected(self, n: int, prob: float, most: int) -> float:
-        """Return the tokens that up to `most` of the model's tokens are expected to gain, before
-        the model is evaluated. They follow a node of path probability `prob`, and are added to n
-        nodes.
+        """Return the expected gain, in tokens, of up to `most` tokens of the model. It is estimated
+        before the model is evaluated. The tokens follow a node of path probability `prob`, and are
+        added to n nodes.
         """
         price = self._worth.price
         if not price:
@@ -119,14 +119,14 @@ class OpenedWorth:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if it would not gain even with every token right."""
+        """True if the model would not gain anything even with every token right."""
         certain = copy.copy(self)
         certain.forecast, certain._rate = self.forecast._replace(histogram=_CERTAIN), 25
         limits = self._worth.limits
         return certain.expected(0, 1.0, min(LOOK_AHEAD, limits.nodes)) <= limits.margin
 
     def reading(self, usual: Sequence[float]) -> float:
-        """Return the tokens that reading costs each step, if spread over the steps to come.
+        """Return the tokens that reading costs each step if it is spread over the steps to come.
 
         usual: the acceptance probabilities of the first tokens of a draft.
         """
@@ -142,8 +142,8 @@ class OpenedWorth:
 
     @functools.cached_property
     def _least_s(self) -> tuple[list[float], list[float]]:
-        """The least seconds per accepted token, for tokens added to 0, 1, 2, … nodes: first for
-        known tokens, then for tokens that the model has to be evaluated for.
+        """The least seconds per accepted token, for tokens added to 0, 1, 2, … nodes. The first
+        list is for known tokens, the second for tokens that the model has yet to guess.
         """
         costs, forecast = self._worth.costs, self.forecast
         assert costs
@@ -159,8 +159,8 @@ class OpenedWorth:
         return least
 
     def n_losable(self, n: int) -> int:
-        """Return how many tokens may be added to n nodes without exceeding the loss budget even if
-        all are rejected.
+        """Return how many tokens may be added to n nodes so that the loss stays within its budget
+        even if all of them are rejected.
         """
         most_s, seconds = self._worth.loss_s() - self._first_s, self._worth.seconds
         return bisect.bisect_right(
@@ -187,8 +187,8 @@ class OpenedWorth:
         return count
 
     def _lost_s(self, n: int, most: int) -> list[tuple[float, float]]:
-        """Return pairs for 1, 2, … tokens added to n nodes: the expected accepted tokens, divided
-        by the first token's probability, and the seconds that the tokens take.
+        """Return a pair for each of 1, 2, … tokens added to n nodes: the expected accepted tokens,
+        divided by the first token's probability, and the seconds of all these tokens.
         """
         seconds, further_s = self._worth.seconds, self._further_s
         before, tokens = seconds[n + 1], _expected(self._rate)
