@@ -43,7 +43,7 @@ from .replay import record, replay
         type=NumbersType(float, "temperatures such as 0,0.8"),
         default="0",
         metavar="T,T",
-        help="Temperatures to measure; those above 0 with top-k 40 and top-p 0.95.",
+        help="Temperatures to measure; those above 0 use top-k 40 and top-p 0.95.",
     ),
     n_predict_option(256),
     option(
@@ -51,7 +51,7 @@ from .replay import record, replay
         "--repeats",
         type=click.IntRange(1),
         default=1,
-        help="How often to ask all the questions.",
+        help="How many times to ask all questions.",
     ),
 )
 @cloup.option_group(
@@ -69,13 +69,13 @@ from .replay import record, replay
 @model_options
 @pass_params
 def bench(ctx: click.Context) -> int:
-    """Measure how much faster answers are with speculation than without.
+    """Measure how much faster answers are with speculation.
 
-    Each question is answered both ways, one after the other. The prompt is read once and is in
-    the cache for both, so that only the answers are timed; whatever a draft model has to read
-    counts as its cost. Each speedup comes with its 95% interval, from a bootstrap over at least
-    three answers; that of all categories is below the table. json, jsonl and csv have every
-    column. With --spec-type none only plain answers are measured.
+    Each question is answered with speculation and without, one after the other. The prompt is read
+    once and is then in the cache for both answers, so only the answers are timed. What a draft
+    model has to read counts as a cost of speculation. Each speedup has a 95% interval, from a
+    bootstrap over at least three answers. The speedup over all categories is below the table. json,
+    jsonl and csv have every column. With --spec-type none, only plain answers are measured.
     """
     if command := ctx.invoked_subcommand:
         why = f"must come after `{command}`, which does not see it there"

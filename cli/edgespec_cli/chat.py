@@ -45,7 +45,7 @@ _KEPT = "the model reads the results with your next message"
     options.option(
         "--load", metavar="FILE",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Continue a chat that /save wrote, with its system message and sampling.",
+        help="Continue a chat that was saved with /save, with its system prompt and sampling.",
     ),
 )  # fmt: skip
 @cloup.option_group(
@@ -56,16 +56,19 @@ _KEPT = "the model reads the results with your next message"
         metavar="[NAME]",
         is_flag=False,
         flag_value="last",
-        help="Go on with the last conversation, or with that of a name, and with its model.",
+        help="Continue the last conversation, or the one with this name, with its own model.",
     ),
     options.option("--list", "listed", is_flag=True, help="List the conversations, and exit."),
     options.option(
-        "--delete", "deleted", metavar="NAME|all", help="Delete one or all of them, and exit."
+        "--delete",
+        "deleted",
+        metavar="NAME|all",
+        help="Delete the conversation with this name, or all of them, and exit.",
     ),
     options.option(
         "--save/--no-save",
         default=None,
-        show_default="on a terminal",
+        show_default="yes, on a terminal",
         help="Keep the conversation on this disk, where only you can read it.",
     ),
 )
@@ -75,9 +78,9 @@ _KEPT = "the model reads the results with your next message"
 def chat(ctx: click.Context) -> int:
     """Talk with a model.
 
-    Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves, and /help
-    lists the commands of the chat. Without a terminal each line of stdin is a message, and
-    stdout holds the answers alone.
+    Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves, and /help lists
+    the commands of the chat. Without a terminal, each line of stdin is a message, and only the
+    answers go to stdout.
     """
     if ctx.params["listed"]:
         return _list()

@@ -27,22 +27,23 @@ if TYPE_CHECKING:
         "--precision",
         type=click.Choice(["int4", "int8", "fp16", "fp32"]),
         default="int4",
-        help="Number format of the weights; --head takes no fp16, and int8 unless one is given.",
+        help="Number format of the weights. With --head the default is int8, and fp16 is not "
+        "possible.",
     ),
     option(
         "--accuracy-level",
         type=click.IntRange(1, 4),
-        show_default="the builder's",
-        help="How products of int4 and int8 weights are computed: 1 in float32, 4 in int8, "
-        "which is faster.",
+        show_default="that of the model builder",
+        help="Arithmetic for products with int4 and int8 weights: 1 is float32; 4 is int8, which "
+        "is faster.",
     ),
     option(
         "--hidden-states",
         type=LayersType(),
         metavar="LAYERS",
-        help="Let the graph also output hidden states, which trained heads read: numbers of layers "
-        "with commas between them, 0 for what goes into the first, and final. If SOURCE is an ONNX "
-        "graph, it is changed in place.",
+        help="Let the graph also output the hidden states of these layers, which trained heads "
+        "read: layer numbers or final, separated by commas; 0 is the input of the first layer. If "
+        "SOURCE is an ONNX graph, it is changed in place.",
     ),
     option(
         "--builder-option",
@@ -55,27 +56,27 @@ if TYPE_CHECKING:
     option(
         "--trees",
         is_flag=True,
-        help="Only let the ONNX graph SOURCE verify token trees, as converted ones do; it is "
-        "changed in place.",
+        help="Convert nothing, but change the ONNX graph SOURCE in place so that it verifies token "
+        "trees, as converted graphs do.",
     ),
     option(
         "--head",
         is_flag=True,
-        help="SOURCE is a checkpoint of a trained draft for --target, such as EAGLE, Medusa or "
-        "DFlash, or the target's own with a layer for multi-token prediction (MTP).",
+        help="SOURCE is the checkpoint of a trained head for --target, such as EAGLE, Medusa or "
+        "DFlash, or the target's own checkpoint with a layer for multi-token prediction (MTP).",
     ),
     option(
         "--target",
         type=ModelType(),
         metavar="MODEL",
-        help="With --head: the model that it drafts for.",
+        help="With --head: the model that the head drafts for.",
     ),
     option(
         "--python",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="PATH",
-        help="A Python that has the tools installed. Without it they are installed once, in an "
-        "environment of their own.",
+        help="A Python interpreter that has the tools installed. Without this option they are "
+        "installed once, in a separate environment.",
     ),
     offline_option,
 )
@@ -87,10 +88,10 @@ def convert(
 ) -> None:  # fmt: skip
     """Convert a model to ONNX and compare it with its source.
 
-    SOURCE is a GGUF file, by path or catalogue name, or a folder in Hugging Face's layout. OUT is
-    a new folder; without it the result is kept beside the models that were fetched.
+    SOURCE is a GGUF file, by path or catalogue name, or a folder in Hugging Face's layout. OUT is a
+    new folder; without it, the result is kept next to the downloaded models.
 
-    The tools for it are torch, transformers and onnxruntime-genai.
+    The conversion uses the tools torch, transformers and onnxruntime-genai.
     """
     import edgespec
     from edgespec.convert.conversion import is_graph

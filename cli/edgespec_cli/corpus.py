@@ -16,10 +16,10 @@ from .render import confirm, counted, is_terminal, say, say_json, size, status, 
 
 @cloup.group()
 def corpus() -> None:
-    """Documents that answers are drafted from, on this disk only.
+    """Manage the documents to draft from, which stay on this disk.
 
-    What stands in them is drafted where an answer says the same; the answer is what it would be
-    without them.
+    If an answer repeats a passage of a document, the rest of the passage is drafted. The answer is
+    the same as without documents.
     """
 
 
@@ -30,14 +30,15 @@ def corpus() -> None:
     "--model",
     type=ModelType(),
     show_default="smollm2-135m",
-    help="The model whose vocabulary is used; others with the same vocabulary draft from it too.",
+    help="The model whose vocabulary is used. Other models with this vocabulary draft from the "
+    "documents too.",
 )
 @offline_option
 def add(paths: tuple[str, ...], model: str | None, offline: bool) -> None:
     """Add text files, source code, saved chats, and folders of these.
 
-    `run` and `chat` draft from them from now on. What was added before is read again if it has
-    changed.
+    `run` and `chat` draft from them from now on. Files that were added earlier are read again if
+    they have changed.
     """
     from edgespec import hub
     from edgespec.loading import corpora
@@ -81,9 +82,9 @@ def _left_out(reasons: Counter[str]) -> str:
 def list_(as_json: bool) -> None:
     """List what is kept to draft from.
 
-    "added" is used by every run and chat, "named" was named with --draft-corpus, "answers" are kept
-    by --draft-memory disk, "tokens" are those that likely follow one, which recycling keeps for
-    each model.
+    The kind "added" is used by every run and chat, "named" was given with --draft-corpus, and
+    "answers" are kept by --draft-memory disk. "tokens" says for a model which tokens likely follow
+    each token, and is kept by the drafter recycling.
     """
     from edgespec.loading import corpora
 
@@ -112,11 +113,12 @@ def list_(as_json: bool) -> None:
 
 
 @corpus.command()
-@option("-y", "--yes", is_flag=True, help="Delete without being asked.")
+@option("-y", "--yes", is_flag=True, help="Delete without asking.")
 def clear(yes: bool) -> None:
-    """Delete all that is kept to draft from: documents' copies, answers and likely next tokens.
+    """Delete all that is kept to draft from.
 
-    The documents themselves stay, and so do the rates at which drafts came true.
+    These are copies of documents, answers, and likely next tokens. The documents themselves stay,
+    and so do the rates at which drafts came true.
     """
     from edgespec.loading import corpora
 

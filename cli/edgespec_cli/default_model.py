@@ -139,10 +139,11 @@ def _last_resort(why: str) -> str:
 @click.argument("reference", metavar="[NAME]", required=False, type=ModelType(_AUTO))
 @offline_option
 def default(reference: str | None, offline: bool) -> None:
-    """Show or change the model that is taken where none is named.
+    """Show or change the model that is used if none is named.
 
-    NAME is what `edgespec models` lists, a path, or hf:org/repo of the hub; it is fetched if it is
-    not on this disk. 'auto' forgets the choice: the next `edgespec chat` chooses for this device.
+    NAME is a name that `edgespec models` lists, a path, or hf:org/repo on the hub. The model is
+    fetched if it is not on this disk. 'auto' forgets the choice, and the next `edgespec chat`
+    chooses a model for this device.
     """
     from edgespec import DownloadError, hub, named_files
 

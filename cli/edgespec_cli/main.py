@@ -51,11 +51,11 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     help="Show the version and exit.",
 )  # fmt: skip
 def cli(debug: bool, verbose: int) -> None:
-    """Run quantised language models on this device, faster by lossless speculative decoding.
+    """Run quantised language models on this device, made faster by lossless speculative decoding.
 
     Start with: edgespec chat
 
-    A text alone is a prompt: edgespec "Name a colour."
+    A text without a command is a prompt: edgespec "Name a colour."
     """
     _prepare_streams()
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
@@ -80,9 +80,9 @@ def _log_to_stderr(level: int, *, with_module: bool) -> None:
 @cloup.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
-    It lets Tab complete commands, options and model names.
+    With it, Tab completes commands, options and model names.
 
     \b
     bash: put  eval "$(edgespec completion bash)"  into ~/.bashrc

@@ -30,18 +30,21 @@ T = TypeVar("T")
 question_options = (
     option(
         "--questions", type=FILE, metavar="FILE",
-        help="Questions to ask as well: a JSON object on each line with question_id, category and "
-        "turns (a list of texts), as Spec-Bench's question.jsonl.",
+        help="A file of further questions, in the format of Spec-Bench's question.jsonl: each line "
+        "is a JSON object with question_id, category and turns (a list of texts).",
     ),
     option(
         "--per-category", type=click.IntRange(1), metavar="N", show_default="all",
         help="Largest number of questions from each category.",
     ),
-    option("--category", multiple=True, help="Only this category; can be given several times."),
+    option(
+        "--category", multiple=True,
+        help="Ask only questions of this category; can be given several times.",
+    ),
     option(
         "--edge/--no-edge", default=True,
-        help="Use the questions that come with edgespec (file_editing, documents, chat, prose, "
-        "arithmetic), or do not.",
+        help="Ask the questions that come with edgespec (file_editing, documents, chat, prose, "
+        "arithmetic), or leave them out.",
     ),
 )  # fmt: skip
 

@@ -26,9 +26,10 @@ _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 @click.argument("reference", metavar="[NAME]", required=False, type=ModelType())
 @json_option
 def models(reference: str | None, as_json: bool) -> None:
-    """List the models of the catalogue, or show the one of a name.
+    """List the models of the catalogue, or show one of them.
 
-    With NAME also its files, and the draft models and trained heads that are known for it.
+    With NAME, show this model, its files, and the draft models and trained heads that are known for
+    it.
     """
     from edgespec import hub
 
@@ -168,9 +169,10 @@ def _text(path: Path | None) -> str | None:
 @click.argument("reference", type=ModelType())
 @json_option
 def inspect(reference: str, as_json: bool) -> None:
-    """Show what a model or a trained head is, and the memory it needs.
+    """Show facts about a model or a trained head.
 
-    Of a model also which of the models on disk can draft for it.
+    The facts include the memory that it needs. For a model, they include which of the models on
+    this disk can draft for it.
     """
     import edgespec
 

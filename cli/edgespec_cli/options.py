@@ -97,12 +97,12 @@ model_options = cloup.option_group(
     option(
         "-m", "--model", type=ModelType(), show_default="chosen once for this device",
         help="The model: a name that `edgespec models` lists, the path of a GGUF file or an ONNX "
-        "folder, or of the hub: hf:org/repo, hf:org/repo:Q8_0, hf:org/repo/file.gguf.",
+        "folder, or an address on the hub: hf:org/repo, hf:org/repo:Q8_0, hf:org/repo/file.gguf.",
     ),
     option(
         "-md", "--draft-model", type=ModelType("auto", "none"), show_default="auto",
-        help="The draft model: named like the model, or 'auto' for one that is on disk and fits "
-        "it, or 'none'.",
+        help="The draft model: given like -m, or 'auto' for one on this disk that fits the model, "
+        "or 'none'.",
     ),
     setting(
         EngineConfig, "n_gpu_layers", "-ngl", "--n-gpu-layers", type=GpuLayersType(),
@@ -110,12 +110,14 @@ model_options = cloup.option_group(
     ),
     option(
         "-ngld", "--n-gpu-layers-draft", type=GpuLayersType(),
-        help="The same for the draft model.",
+        help="The same as -ngl, for the draft model.",
     ),
     setting(EngineConfig, "device", "-dev", "--device", metavar="NAMES"),
-    option("-devd", "--device-draft", metavar="NAMES", help="The same for the draft model."),
+    option(
+        "-devd", "--device-draft", metavar="NAMES", help="The same as -dev, for the draft model."
+    ),
     setting(EngineConfig, "n_ctx", "-c", "--ctx-size"),
-    option("-cd", "--ctx-size-draft", type=int, help="The same for the draft model."),
+    option("-cd", "--ctx-size-draft", type=int, help="The same as -c, for the draft model."),
     setting(EngineConfig, "n_threads", "-t", "--threads"),
     setting(EngineConfig, "n_threads_batch", "-tb", "--threads-batch"),
     setting(EngineConfig, "max_cores", metavar="N"),
@@ -136,27 +138,28 @@ verifier_options = cloup.option_group(
     "Remote target",
     option(
         "--verifier", metavar="URL",
-        help="Verify drafts on another machine: wss://HOST:PORT of `edgespec serve`, or "
-        "sglang+http://…, vllm+http://…, openai+http://…. The model of -m, if there is one, "
-        "answers while that machine cannot be reached.",
+        help="Address of another machine that verifies the drafts: wss://HOST:PORT of `edgespec "
+        "serve`, or sglang+http://…, vllm+http://…, openai+http://…. While it cannot be reached, "
+        "the model of -m answers, if one is given.",
     ),
     option(
         "--verifier-key-file", metavar="FILE", type=FILE,
-        help="File with the key for that machine. EDGESPEC_VERIFIER_KEY can hold the key instead.",
+        help="File with the key for the verifier. The variable EDGESPEC_VERIFIER_KEY can hold the "
+        "key instead.",
     ),
     option(
         "--verifier-model", metavar="NAME",
-        help="Name of the model that it must have; any other is refused.",
+        help="Name of the model that the verifier must have; any other is refused.",
     ),
     option(
         "--verifier-timeout", metavar="SECONDS", type=float, default=10,
-        help="Longest time to wait for a reply.",
+        help="Longest time to wait for a reply of the verifier.",
     ),
 )  # fmt: skip
 
 _SAMPLING: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # flags, and other arguments
     "temperature": (
-        ("--temp",), {"show_default": "the model's own, as with top-k to frequency-penalty"}
+        ("--temp",), {"show_default": "the model's own; also for top-k to frequency-penalty"}
     ),
     "repetition_penalty": (("--repeat-penalty",), {}),
     "logit_bias": ((), {
@@ -166,7 +169,7 @@ _SAMPLING: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # flags, and o
     "seed": ((), {"show_default": "a new one every time"}),
     "max_tokens": (("-n", "--n-predict", "--max-tokens"), {
         "show_default": "-1; 2048 with run",
-        "help": "Largest number of tokens to generate, -1 until the context is full.",
+        "help": "Largest number of tokens to generate; -1 to generate until the context is full.",
     }),
     "time_limit_s": ((), {"type": click.FloatRange(min=0), "metavar": "SECONDS"}),
     "stop": ((), {
@@ -215,7 +218,7 @@ answer_options = cloup.option_group(
     setting(SamplingParams, "regex", metavar="REGEX"),
     option(
         "--choice", "choices", metavar="TEXT", multiple=True,
-        help="The answer is this text, or another choice; can be given several times.",
+        help="One of the texts that the answer may be; can be given several times.",
     ),
 )  # fmt: skip
 
@@ -227,8 +230,8 @@ speculation_options = cloup.option_group(
     "Speculation",
     option(
         "--spec-type", type=SpecType(), show_default="auto",
-        help="What drafts tokens, one method or several separated by commas: auto chooses at "
-        "every step, none is plain decoding, ngram is another name of suffix.",
+        help="The methods that draft tokens, separated by commas: auto chooses at every step, none "
+        "is plain decoding, ngram is another name for suffix.",
     ),
     policy_option,
     setting(SpeculativeConfig, "num_speculative_tokens", "--spec-draft-n-max"),
@@ -238,14 +241,11 @@ speculation_options = cloup.option_group(
         "--spec-option", "spec_options", type=KeyValueType(), multiple=True, metavar="NAME=VALUE",
         help="An option of a drafter or policy; can be given several times.",
     ),
-    setting(
-        SpeculativeConfig, "draft_window", metavar="TOKENS",
-        show_default="where that is measured to be faster",
-    ),
+    setting(SpeculativeConfig, "draft_window", metavar="TOKENS"),
     option(
         "--draft-corpus", multiple=True, metavar="PATH", type=PathsType(),
-        help="Draft from this text file, folder or saved chat as well, in place of what "
-        "`edgespec corpus add` has added; 'none' for nothing. Can be given several times.",
+        help="Also draft from this text file, folder or saved chat, and not from what `edgespec "
+        "corpus add` has added; 'none' for neither. Can be given several times.",
     ),
     setting(
         SpeculativeConfig, "draft_memory", show_default="process; off for serve and bench"
@@ -255,7 +255,7 @@ speculation_options = cloup.option_group(
         show_default="block",
     ),
     setting(
-        SpeculativeConfig, "remember", "--spec-remember", show_default="all, with serve rates"
+        SpeculativeConfig, "remember", "--spec-remember", show_default="all; rates for serve"
     ),
 )  # fmt: skip
 
@@ -263,14 +263,14 @@ system_option = option("--system", help="System prompt.")
 
 reasoning_option = option(
     "--reasoning-budget", type=int, metavar="N",
-    show_default="0 for a model that can do without, else -1",
-    help="Largest number of tokens that a model reasons with before it answers: 0 for no "
-    "reasoning, -1 for no limit.",
+    show_default="0 if the model can answer without reasoning, else -1",
+    help="Largest number of reasoning tokens before the answer: 0 for no reasoning, -1 for no "
+    "limit.",
 )  # fmt: skip
 
 display_options = (
     option("-q", "--quiet", is_flag=True, help="Do not print figures after an answer."),
-    option("--show-drafts", is_flag=True, help="Show tokens that were drafted in colour."),
+    option("--show-drafts", is_flag=True, help="Colour the tokens that were drafted."),
 )
 
 

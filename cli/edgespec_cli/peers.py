@@ -46,17 +46,18 @@ if TYPE_CHECKING:
         default=sys.executable,
         show_default="this one",
         metavar="PATH",
-        help="The Python that has xllamacpp or onnxruntime-genai installed.",
+        help="A Python interpreter that has xllamacpp or onnxruntime-genai installed.",
     ),
 )
 @model_options
 @pass_params
 def peers(ctx: click.Context) -> int:
-    """Measure other runtimes with the same prompts and weights, in the same run.
+    """Measure edgespec and other runtimes in the same run.
 
-    For a GGUF: llama.cpp's server with each of its ways to speculate (Python package xllamacpp)
-    and llama-cpp-python's prompt lookup. For an ONNX model: onnxruntime-genai without drafts, with
-    its own lookup, and with a draft model. What cannot run here is named and left out.
+    All get the same prompts and weights. For a GGUF file, the others are llama.cpp's server with
+    each of its methods of speculation (Python package xllamacpp) and llama-cpp-python's prompt
+    lookup. For an ONNX model, the other is onnxruntime-genai without drafts, with its own lookup,
+    and with a draft model. Runtimes that cannot run here are named and left out.
     """
     from edgespec.bench import peers as others
     from edgespec.bench import reports, runner, summary

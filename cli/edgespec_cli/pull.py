@@ -19,8 +19,7 @@ from .render import say, say_path, size, told
     "Trained heads",
     option(
         "--target", type=ModelType(), metavar="MODEL",
-        help="REFERENCE is the checkpoint of a trained head: convert it for this model, which is "
-        "on this disk.",
+        help="REFERENCE is the checkpoint of a trained head: convert it for this model.",
     ),
     option(
         "--precision", type=click.Choice(["int4", "int8", "fp32"]), default="int8",
@@ -32,13 +31,13 @@ from .render import say, say_path, size, told
 def pull(reference: str, target: str | None, precision: str, offline: bool, quiet: bool) -> None:
     """Download a model or a trained head, and print its path.
 
-    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or of the hub:
-    hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo for its most sensible file, or the address
-    of a page there. A model that is on disk is not downloaded again.
+    REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or an address on the hub:
+    hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo (which takes the preferred file), or the
+    URL of a page of the hub. A model that is on this disk is not downloaded again.
 
-    Of a repository with the checkpoint of a trained head and no model, the checkpoint is fetched
-    and converted for --target, or for the model that the catalogue knows it for, if that is on this
-    disk.
+    If a repository has no model but the checkpoint of a trained head, the checkpoint is downloaded
+    and converted for the model of --target. Without --target it is converted for the model that the
+    catalogue names, if that model is on this disk.
     """
     from edgespec import hub
 

@@ -37,20 +37,23 @@ if TYPE_CHECKING:
         type=FILE,
         metavar="FILE",
         show_default="those that come with edgespec",
-        help="Answers that `edgespec bench record` wrote.",
+        help="A file of answers that `edgespec bench record` wrote.",
     ),
     option(
         "--spec-type",
         type=SpecType(),
         default="auto",
-        help="What to draft with: names of drafters, as for `edgespec run`.",
+        help="The methods that draft tokens, as for `edgespec run`.",
     ),
     policy_option,
-    option("--profile", multiple=True, help="Only this device; can be given several times."),
+    option(
+        "--profile", multiple=True, help="Compute only for this device; can be given several times."
+    ),
     option(
         "--fixed/--no-fixed",
         default=True,
-        help="Also find the best fixed setting in hindsight, which takes most of the time.",
+        help="Also find the fixed setting that would have been the best; this takes most of the "
+        "time.",
     ),
 )
 @cloup.option_group(
@@ -65,10 +68,11 @@ def replay(
     profile: tuple[str, ...],
     fixed: bool,
 ) -> None:
-    """Compute what speculation would gain on other devices, from recorded answers.
+    """Compute the gain of speculation on other devices.
 
-    No model runs: time is computed from each device's profile, so that the result is exact. The
-    devices are CPUs that were measured and GPUs that were made up.
+    The gain is computed from recorded answers. No model runs: the time is computed from a profile
+    of each device, so the result is exact. The devices are CPUs with measured profiles and GPUs
+    with invented ones.
     """
     from edgespec.bench import replay as replays
     from edgespec.bench import traces as recorded
@@ -128,10 +132,11 @@ def _matrix(rows: list[dict[str, Any]]) -> None:
 @model_options
 @pass_params
 def record(ctx: click.Context) -> int:
-    """Record answers, with the likeliest tokens of both models at each of theirs.
+    """Record answers and the likeliest tokens of both models.
 
-    OUTPUT is the file to write, for `edgespec bench replay --traces`. -m and -md name the two
-    models. The answers are those of temperature 0.
+    The likeliest tokens are recorded at every position of an answer. OUTPUT is the file to write,
+    for `edgespec bench replay --traces`. -m and -md name the two models. The temperature of the
+    answers is 0.
     """
     from edgespec.bench import traces
     from edgespec.loading.drafts import pair

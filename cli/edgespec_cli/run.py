@@ -40,7 +40,7 @@ _MOST_TOKENS = 2048  # most tokens of an answer if -n is not given
 @click.argument("words", nargs=-1, metavar="[MODEL] [PROMPT]", type=ModelType())
 @cloup.option_group(
     "Prompt",
-    option("-p", "--prompt", metavar="TEXT", help="The prompt, in place of an argument."),
+    option("-p", "--prompt", metavar="TEXT", help="The prompt, instead of the argument PROMPT."),
     option("-f", "--file", type=click.File("rb"), help="Read the prompt from a file, - for stdin."),
     option(
         "--raw",
@@ -51,14 +51,14 @@ _MOST_TOKENS = 2048  # most tokens of an answer if -n is not given
         "--prompt-ids",
         type=NumbersType(int, "token ids such as 1,2,3"),
         metavar="IDS",
-        help="Token ids such as 1,2,3 in place of a text.",
+        help="The prompt as token ids, such as 1,2,3.",
     ),
     option(
         "--prediction",
         type=click.File("rb"),
         metavar="FILE",
-        help="A file that much of the answer may equal, such as one to edit: drafts come from it, "
-        "and the answer stays the same.",
+        help="Draft from this file, because the answer may repeat much of it, as when a file is "
+        "edited. The answer stays the same.",
     ),
     options.system_option,
     options.reasoning_option,
@@ -71,8 +71,8 @@ _MOST_TOKENS = 2048  # most tokens of an answer if -n is not given
     option(
         "--json",
         is_flag=True,
-        help="Print a JSON object on each line: prefill, notice and token while the answer comes, "
-        "and at the end done or error.",
+        help="Print a JSON object on each line. Its type is prefill, notice or token while the "
+        "answer comes, and done or error at the end.",
     ),
     option(
         "--logprobs",
@@ -83,11 +83,11 @@ _MOST_TOKENS = 2048  # most tokens of an answer if -n is not given
 )
 @options.pass_params
 def run(ctx: click.Context) -> int:
-    """Answer one prompt and exit; without a prompt, chat.
+    """Answer one prompt and exit; without a prompt, start a chat.
 
-    PROMPT can also come from -p, a file (-f) or a pipe. Given with a file or a pipe, the model
-    reads the prompt, an empty line, and then the file or what was piped in. The answer goes to
-    stdout as it comes, figures go to stderr. MODEL means the same as -m MODEL.
+    PROMPT can also come from -p, a file (-f) or a pipe. If a file or a pipe is given as well as a
+    prompt, the model reads the prompt, an empty line, and then the text of the file or the pipe.
+    The answer goes to stdout as it comes, figures go to stderr. MODEL means the same as -m MODEL.
     """
     read_words(ctx)
     if _is_chat(ctx.params):

@@ -60,15 +60,16 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "--api-key-file",
         type=FILE,
         metavar="FILE",
-        help="A file of keys, one on each line; clients must send one of them. EDGESPEC_API_KEY "
-        "can hold another.",
+        help="A file of keys, one on each line; clients must send one of them. The variable "
+        "EDGESPEC_API_KEY can hold another key.",
     ),
     option(
         "--metrics-key-file",
         type=FILE,
         metavar="FILE",
-        help="A file with the key that opens /metrics, and nothing else; EDGESPEC_METRICS_KEY can "
-        "hold it instead. Without one, only this machine can read metrics.",
+        help="A file with a key that gives access to /metrics and to nothing else; the variable "
+        "EDGESPEC_METRICS_KEY can hold it instead. Without such a key, only this machine can read "
+        "metrics.",
     ),
     _setting("tls_cert", type=FILE, metavar="FILE"),
     _setting("tls_key", type=FILE, metavar="FILE"),
@@ -83,8 +84,8 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "--allowed-host",
         multiple=True,
         metavar="NAME",
-        help="Without a key, answer also to this name of the server, such as "
-        "host.docker.internal; can be given several times.",
+        help="If there is no API key, also accept requests that call the server by this name, such "
+        "as host.docker.internal; can be given several times.",
     ),
     _setting("max_queue"),
     _setting("max_body_bytes"),
@@ -98,8 +99,8 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "--parallel",
         type=click.IntRange(0, 256),
         default=16,
-        help="Number of devices that have a KV cache here at the same time, 0 to verify for none. "
-        "Answers over the APIs are given one after another.",
+        help="Largest number of devices that have a KV cache here at the same time; 0 to verify no "
+        "drafts. Requests to the APIs are answered one after another in any case.",
     ),
     option(
         "--ctx-size-sessions",
@@ -112,7 +113,8 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "--max-sessions",
         type=click.IntRange(1),
         default=256,
-        help="Number of devices with a session, disconnected ones that may come back included.",
+        help="Largest number of devices with a session, including disconnected devices that may "
+        "come back.",
     ),
 )
 @cloup.option_group(
@@ -121,12 +123,13 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
 )
 @pass_params
 def serve(ctx: click.Context) -> int:
-    """Serve a model through OpenAI's API, and to devices that draft.
+    """Serve a model through OpenAI's API, and verify drafts of devices.
 
     Requests of OpenAI's API are answered one after the other. Devices that use --verifier send
-    drafts, which are verified together. The sampling options are the defaults of requests that do
-    not set them. stderr gets a line for every request, without its text: a JSON object where that
-    is no terminal. Ctrl-C or SIGTERM ends the server.
+    drafts, and the drafts of several devices are verified together. The sampling options are the
+    defaults of requests that do not set them. Every request is logged as a line on stderr, without
+    its text. If stderr is not a terminal, the lines are JSON objects. Ctrl-C or SIGTERM ends the
+    server.
     """
     root = ctx.find_root().params
     with_module = bool(root.get("debug") or root.get("verbose"))

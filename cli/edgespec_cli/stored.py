@@ -17,8 +17,8 @@ from .render import confirm, is_terminal, say, say_json, size, table
 def list_(as_json: bool) -> None:
     """List the models on this disk.
 
-    Those in edgespec's own folder and in the hub's cache; `edgespec models` lists what can be
-    downloaded by name.
+    These are the models in edgespec's own folder and in the hub's cache. `edgespec models` lists
+    what can be downloaded by name.
     """
     from edgespec import hub
 
@@ -41,13 +41,13 @@ def list_(as_json: bool) -> None:
 
 @cloup.command()
 @click.argument("references", metavar="MODEL...", nargs=-1, required=True, type=ModelType())
-@option("-y", "--yes", is_flag=True, help="Delete without being asked.")
+@option("-y", "--yes", is_flag=True, help="Delete without asking.")
 def rm(references: tuple[str, ...], yes: bool) -> None:
     """Delete models from this disk.
 
-    MODEL is a name that `edgespec list` shows, or its path. Only models that edgespec fetched or
-    made are deleted, and none that lie elsewhere. The copy of a draft model in a faster format goes
-    with it, and what was learned of drafts.
+    MODEL is a name that `edgespec list` shows, or a path. Only models that edgespec downloaded or
+    converted are deleted; files in other places stay. What was learned about drafts with the model
+    is deleted too, and so is the faster copy of a draft model.
     """
     from edgespec import hub
     from edgespec.decoding.kept import forget_learned

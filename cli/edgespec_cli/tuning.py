@@ -31,18 +31,18 @@ _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths that the table of times
         type=click.FloatRange(1, 86_400),
         default=25,
         metavar="SECONDS",
-        help="How long it may take, loading included; what does not fit is left out and named.",
+        help="Time for tuning, loading included. What does not fit is left out and listed.",
     ),
     option(
         "--busy",
         is_flag=True,
-        help="Measure although other programs use the cores, and keep only what is clearly faster "
-        "beside them: for devices on which they always run.",
+        help="Measure even while other programs use the cores, and keep only settings that are "
+        "clearly faster. This is for devices on which such programs always run.",
     ),
     option(
         "--reset",
         is_flag=True,
-        help="Measure nothing: forget what was tuned and measured of this model.",
+        help="Measure nothing, but delete the tuned settings and the measured times of this model.",
     ),
 )
 @json_option
@@ -50,8 +50,8 @@ _SHOWN = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)  # widths that the table of times
 def tune(ctx: click.Context) -> int:
     """Find and keep the fastest settings for a model.
 
-    The settings and the measured times are used whenever the model is loaded again.
-    Options that you give, here or later, are never changed. Run it while nothing else is running.
+    The settings and the measured times are used whenever the model is loaded again. Options that
+    you give, here or later, are never changed. Run this command while no other programs are busy.
     """
     import edgespec
 
@@ -221,7 +221,7 @@ def _kept(tuning: edgespec.Tuning) -> str:
         type=click.FloatRange(min=1),
         default=30,
         metavar="SECONDS",
-        help="How long checking a model may take, loading included; what does not fit is left out.",
+        help="Time for checking a model, loading included. Checks that do not fit are left out.",
     ),
 )
 @json_option
@@ -229,10 +229,10 @@ def _kept(tuning: edgespec.Tuning) -> str:
 def doctor(ctx: click.Context) -> int:
     """Say what slows edgespec down on this device, and what would help.
 
-    Checks the machine and how the engines were built; with -m also a model and its measured times,
-    which takes at most 30 seconds, and whether speculation pays; with --verifier a target on
-    another machine. Changes nothing, and downloads only models that are named together with
-    --verifier.
+    Checks the machine and how the engines were built. With -m, also checks a model, its measured
+    times, and whether speculation makes it faster; this takes at most 30 seconds. With --verifier,
+    also checks a target on another machine. Changes nothing, and downloads only models that are
+    named together with --verifier.
     """
     import edgespec
 

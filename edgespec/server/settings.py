@@ -35,10 +35,10 @@ logger = logging.getLogger("edgespec.server")
 class ServerSettings:
     """Settings of one server. Raises ConfigError if they are impossible or unsafe."""
 
-    model: Annotated[str, Meta(description="Name that clients know the model by.")]
+    model: Annotated[str, Meta(description="Name by which clients know the model.")]
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port to listen on, 0 for any that is free.")
+        int, Meta(ge=0, le=65535, description="Port to listen on, 0 for any free port.")
     ] = 8080
     api_keys: Annotated[
         tuple[str, ...],
@@ -50,8 +50,8 @@ class ServerSettings:
     metrics_key: Annotated[
         str,
         Meta(
-            description="A key that opens /metrics, and nothing else; without one only this "
-            "machine can read metrics, because they tell of all clients' requests."
+            description="A key that gives access to /metrics and to nothing else. Without it only "
+            "this machine can read metrics, because they cover the requests of all clients."
         ),
     ] = field(default="", repr=False)
     tls_cert: Annotated[Path | None, Meta(description="Certificate chain for TLS, as PEM.")] = None
@@ -68,8 +68,8 @@ class ServerSettings:
     allowed_hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="Without a key, answer also to these names of the server, such as "
-            "host.docker.internal."
+            description="If there is no API key, also accept requests that call the server by one "
+            "of these names, such as host.docker.internal."
         ),
     ] = ()
     max_queue: Annotated[
@@ -77,7 +77,7 @@ class ServerSettings:
         Meta(
             ge=0,
             le=1 << 20,
-            description="Number of requests that may wait; further ones are refused with status "
+            description="Largest number of waiting requests. Further ones are refused with status "
             "429 and the time after which to try again.",
         ),
     ] = 32
@@ -93,10 +93,11 @@ class ServerSettings:
     ] = 0
     max_prompts: Annotated[
         int,
-        Meta(ge=1, le=1 << 16, description="Most prompts in one request for completions."),
+        Meta(ge=1, le=1 << 16, description="Largest number of prompts in one completion request."),
     ] = 64
     arrival_s: Annotated[
-        float, Meta(ge=0.1, le=3600, description="Seconds in which a request has to arrive.")
+        float,
+        Meta(ge=0.1, le=3600, description="Seconds within which a request must have arrived."),
     ] = 30.0
     grace_s: Annotated[
         float,
@@ -108,7 +109,7 @@ class ServerSettings:
     ] = 10.0
     sampling: Annotated[
         Mapping[str, Any],
-        Meta(description="Settings of requests that do not name them."),
+        Meta(description="Default sampling settings, for requests that do not set them."),
     ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
