@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError
-from .checkpoint import HeadCheckpoint
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
 from .config import Config, license_of
 from .layers import Weights, check_one_layer, sizes_of, vocab_size_of
 from .tensors import Tensors
@@ -35,7 +35,7 @@ def read_eagle3(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     weights.take("norm", layer.width)
     vocab_size = vocab_size_of(path, config, tensors)
     head = with_vocabulary(HeadCheckpoint(
-        path, "eagle3", weights.found, hidden, vocab_size,
+        path, "eagle3", weights.found, hidden, vocab_size, EMBEDDING_AND_OUTPUT,
         config.target_num_hidden_layers or 0, ids, ids_count, decoder=layer,
         norm_before_residual=bool(config.norm_before_residual),
         norm_output=bool(config.norm_output),
@@ -43,10 +43,10 @@ def read_eagle3(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     ), tensors)  # fmt: skip
     weights.take("lm_head", head.head_vocab_size, layer.width, optional=head.d2t is None)
     weights.take("embed_tokens", vocab_size, layer.width, optional=True)
-    if "embed_tokens.weight" not in weights.found and layer.width != hidden:
+    if head.lacking and layer.width != hidden:
         raise ModelError(
-            f"{path}: embed_tokens.weight is missing, and the target's embedding of {hidden} "
-            f"numbers does not fit states of {layer.width}"
+            f"{path}: {head.lacking[0]}.weight is missing, and the target's matrix of {hidden} "
+            f"numbers a row does not fit states of {layer.width}"
         )
     weights.refuse_others()
     return head
@@ -68,8 +68,9 @@ def read_eagle(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     weights.take("lm_head", vocab_size, layer.width, optional=True)
     weights.refuse_others()
     return HeadCheckpoint(
-        path, "eagle", weights.found, layer.width, vocab_size, decoder=layer,
-        n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
+        path, "eagle", weights.found, layer.width, vocab_size, EMBEDDING_AND_OUTPUT,
+        decoder=layer, n_ctx_train=config.max_position_embeddings,
+        license=license_of(path.parent, config),
     )  # fmt: skip
 
 

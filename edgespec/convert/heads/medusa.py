@@ -35,7 +35,8 @@ def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         weights[f"{i}.lm_head.weight"] = take(path, tensors, name, vocab_size, hidden)
     return HeadCheckpoint(
         path, "medusa", {name: each for name, each in weights.items() if each}, hidden,
-        vocab_size, n_heads=n_heads, n_blocks=n_blocks, license=license_of(path.parent, config),
+        vocab_size, borrows=(), n_heads=n_heads, n_blocks=n_blocks,
+        license=license_of(path.parent, config),
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def read_mlp_speculator(path: Path, tensors: Tensors, config: Config) -> HeadChe
             weights[own] = take(path, tensors, source, *shape)
     return HeadCheckpoint(
         path, "mlp_speculator", {name: each for name, each in weights.items() if each},
-        config.emb_dim, vocab_size, n_heads=config.n_predict, inner_size=inner,
+        config.emb_dim, vocab_size, borrows=(), n_heads=config.n_predict, inner_size=inner,
         tied=config.tie_weights, scale_input=config.scale_input,
         license=license_of(path.parent, config),
     )  # fmt: skip

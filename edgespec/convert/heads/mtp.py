@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UnknownArchitecture
-from .checkpoint import HeadCheckpoint
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
 from .config import Config, license_of
 from .layers import Weights, sizes_of, vocab_size_of
 from .tensors import Tensor, Tensors
@@ -106,8 +106,8 @@ def _described(
     output = "embed_tokens" if config.tie_word_embeddings else "lm_head"
     weights.take("lm_head", vocab_size, width, source=output, optional=True)
     return HeadCheckpoint(
-        path, "mtp", weights.found, width, vocab_size, config.num_hidden_layers or 0,
-        decoder=weights.layer, states_first=states_first,
+        path, "mtp", weights.found, width, vocab_size, EMBEDDING_AND_OUTPUT,
+        config.num_hidden_layers or 0, decoder=weights.layer, states_first=states_first,
         n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
     )  # fmt: skip
 

@@ -403,14 +403,16 @@ def test_other_models_are_refused(tmp_path):
         read_head(tmp_path / "absent")
 
 
-def test_a_head_narrower_than_its_target_needs_an_embedding_of_its_own(tmp_path):
-    made = files.eagle3(target_hidden_size=64)
+def test_a_head_narrower_than_its_target_needs_matrices_of_its_own(tmp_path):
+    made = files.eagle3(target_hidden_size=64, part=False)
     made.weights["fc.weight"] = np.zeros((32, 192), np.float32)
-    with pytest.raises(ModelError, match="does not fit states of 32"):
-        read_head(files.write(tmp_path, made, "specforge"))
-    made.weights["embed_tokens.weight"] = np.zeros((259, 32), np.float32)
+    output = made.weights.pop("lm_head.weight")
+    for name in ("embed_tokens", "lm_head"):
+        with pytest.raises(ModelError, match=f"{name}.weight is .* does not fit states of 32"):
+            read_head(files.write(tmp_path, made, "specforge"))
+        made.weights[f"{name}.weight"] = output
     head = read_head(files.write(tmp_path, made, "specforge"))
-    assert (head.hidden_size, head.decoder.width) == (64, 32)
+    assert (head.hidden_size, head.decoder.width, head.lacking) == (64, 32, [])
 
 
 def test_d2t_that_makes_no_sense(tmp_path):
