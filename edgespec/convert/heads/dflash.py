@@ -17,7 +17,13 @@ from .vocabulary import with_vocabulary
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-def read_dflash(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for a config that names DFlash, or for the tensors of a DFlash head."""
+    named = "dflash" in config.names.lower()
+    return named or {"fc.weight", "hidden_norm.weight"} <= tensors.keys()
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of a DFlash head. Raises ModelError."""
     layer, n_layers = sizes_of(path, config), config.num_hidden_layers or 1
     hidden = config.target_hidden_size or layer.width

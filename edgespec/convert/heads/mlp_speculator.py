@@ -10,7 +10,12 @@ from .config import Config, license_of
 from .tensors import Tensor, Tensors
 
 
-def read_mlp_speculator(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for the tensors of an MLP speculator."""
+    return {"proj.0.weight", "emb.0.weight"} <= tensors.keys()
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of an MLP speculator. Raises ModelError.
 
     Weights that several depths share are listed for each depth.

@@ -15,7 +15,12 @@ _PARTS = {
 }  # fmt: skip
 
 
-def read_moa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for the tensors of a Mixture of Attentions."""
+    return "Ekv2E.weight" in tensors
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of a Mixture of Attentions. Raises ModelError.
 
     The sizes of its layers are taken from their tensors, because its config has those of the

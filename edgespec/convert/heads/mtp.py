@@ -24,12 +24,12 @@ _EXPERTS = re.compile(r"\S+\.\d+\.mlp\.(experts|gate\.|shared_expert)")
 _NEXTN = re.compile(r"layers\.\d+\.(eh_proj|enorm|hnorm|shared_head)\b")
 
 
-def has_mtp(tensors: Tensors) -> bool:
-    """Return True if there is a layer for multi-token prediction with names of a known kind."""
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for tensors with a layer for multi-token prediction in a known naming."""
     return any(name.startswith((_QWEN, _MIMO)) or _NEXTN.match(name) for name in tensors)
 
 
-def read_mtp(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of a target's MTP layer. Raises ModelError.
 
     The layer first reads the target's final states and then its own, and uses the target's

@@ -5,14 +5,21 @@ import typing
 import pytest
 
 from edgespec.backends.heads import KINDS, Kind, TargetSizes, misfit
-from edgespec.convert.heads import reading
+from edgespec.convert.heads import read_head
+from tests.helpers import head_files
+from tests.helpers.head_makers import MAKERS
 from tests.helpers.toy_head import ToyHead
 
 MADE_FOR = TargetSizes(32, 259, 8)
 
 
-def test_each_kind_is_declared_and_read_from_checkpoints():
-    assert set(KINDS) == set(typing.get_args(Kind)) == set(reading._READERS)
+def test_each_kind_is_declared_and_made():
+    assert set(KINDS) == set(typing.get_args(Kind)) == set(MAKERS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_read_from_checkpoints(kind, tmp_path):
+    assert read_head(head_files.write(tmp_path, MAKERS[kind]())).kind == kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
