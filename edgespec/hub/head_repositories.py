@@ -33,8 +33,8 @@ _WEIGHTS = (
 )  # fmt: skip
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
-_NAMES = re.compile("|".join([*(kind.named for kind in KINDS.values()), "nextn"]), re.I)
-_KEYS = ("draft_vocab_size", "medusa_num_heads", "n_predict", "dflash_config", "block_size")
+_NAMES = re.compile("|".join(name for kind in KINDS.values() for name in kind.named), re.I)
+_KEYS = [key for kind in KINDS.values() for key in kind.keys]
 
 
 @dataclass(frozen=True, slots=True)
