@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from ...backends.files import read_json
+from ... import kept_files
+from ...backends.files import CHECKPOINTS, checkpoint_among, read_json
 from ...backends.heads import TITLES
 from ...errors import ModelError, ModelNotFound, UnknownArchitecture
 from ...named_files import expanded
@@ -18,12 +19,7 @@ from .checkpoint import HeadCheckpoint
 from .config import Config, read_config
 from .tensors import Tensor, Tensors, read_safetensors
 
-_NAMES = (
-    "model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors",
-    "pytorch_model.bin", "medusa_lm_head.pt",
-)  # fmt: skip
 _LONGEST_NAME = 200  # characters
-_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _PREFIXES = ("model.", "module.", "medusa_head.", "speculator.")
 
 
@@ -77,16 +73,13 @@ def _find(path: Path) -> Path:
         raise ModelNotFound(
             f"there is no file or folder {path}; give a checkpoint's folder, or a file in it"
         )
-    for name in _NAMES:
-        if (path / name).is_file():
-            return path / name
-    for suffix in _SUFFIXES:
-        if len(files := sorted(path.glob(f"*{suffix}"))) == 1:
-            return files[0]
+    files = [each.name for each in kept_files.matching(path, "*") if os.path.isfile(each)]
+    if name := checkpoint_among(files):
+        return path / name
     there = "a config.json, but no weights" if (path / "config.json").is_file() else "neither"
     raise ModelNotFound(
         f"{path} holds no checkpoint of a head, which is a config.json beside weights in one of "
-        f"{', '.join(_NAMES)}: there is {there}"
+        f"{', '.join(CHECKPOINTS)}: there is {there}"
     )
 
 
