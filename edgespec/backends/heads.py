@@ -22,8 +22,8 @@ class HeadKind(NamedTuple):
     "cache". named: parts of the names that the configs of its checkpoints give the model, in lower
     case; keys: keys that only these configs have. Either may be empty. one_pass: one evaluation
     guesses all tokens of a path. reads_first_token: it also reads a text's first token, which has
-    no state before it. looks_up: it has an embedding matrix of the vocabulary, and each guess reads
-    one row of it.
+    no state before it. looks_up: it has an embedding matrix as wide as the target's states, of
+    which each guess reads one row.
     """
 
     title: str
@@ -110,7 +110,7 @@ class HeadFacts:
     target: the name of the target that it was converted for, "" if none is noted. n_drafted: the
     number of different tokens that it can guess. precision: the number format of its matrices.
     size: its size on disk in bytes. read_size: about how many bytes a guess reads; embeddings do
-    not count, because only one row of them is looked up.
+    not count, because only one row of them is looked up, and neither do graphs of other depths.
     """
 
     kind: Kind

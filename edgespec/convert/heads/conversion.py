@@ -272,6 +272,8 @@ def _write_note(
     known = {name: size for name, size in asdict(sizes).items() if name != "cached_size"}
     if KINDS[head.kind].reads == "cache":
         known["cached_size"] = sizes.cached_size
+    if head.inner_size:
+        known["inner_size"] = head.inner_size
     note = {
         "format": 1, "kind": head.kind, "layers": layers, **known,
         "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),
