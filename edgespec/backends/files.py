@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,13 @@ ENGINES = {".gguf": "llama_cpp", ".onnx": "onnx"}
 
 SUFFIXES = tuple(ENGINES)
 
+CHECKPOINTS = (
+    "model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors",
+    "pytorch_model.bin", "medusa_lm_head.pt",
+)  # fmt: skip
+"""The usual names of a checkpoint's weights; if several are there, the first of them is read."""
+
+_CHECKPOINT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _MOST_JSON = 16 << 20  # bytes
 
 
@@ -68,6 +76,19 @@ def read_json(path: Path) -> dict[str, Any]:
 def _unreadable(path: Path, error: Exception) -> ModelNotFound:
     reason = getattr(error, "strerror", None) or error
     return ModelNotFound(f"cannot read {path}: {reason}; give a file that exists")
+
+
+def checkpoint_among(names: Collection[str]) -> str:
+    """Return which file of a folder has a checkpoint's weights: the one with a usual name, or else
+    the only one with a suffix of weights; "" if there is none.
+    """
+    for name in CHECKPOINTS:
+        if name in names:
+            return name
+    for suffix in _CHECKPOINT_SUFFIXES:
+        if len(found := [name for name in names if name.endswith(suffix)]) == 1:
+            return found[0]
+    return ""
 
 
 def stem_of(name: str) -> str:

@@ -17,31 +17,39 @@ Kind = Literal["eagle3", "eagle", "medusa", "mlp_speculator", "mtp", "dflash", "
 class HeadKind(NamedTuple):
     """Facts that all heads of a kind share.
 
-    title: the name of the kind for users. named: its name in the configs of checkpoints, in lower
-    case. reads: what it reads of the target: the hidden states of the "layers" that a head names,
-    the "final" hidden states, or the keys and values in the "cache". one_pass: one evaluation
+    title: the name of the kind for users. reads: what it reads of the target: the hidden states of
+    the "layers" that a head names, the "final" hidden states, or the keys and values in the
+    "cache". named: parts of the names that the configs of its checkpoints give the model, in lower
+    case; keys: keys that only these configs have. Either may be empty. one_pass: one evaluation
     guesses all tokens of a path. reads_first_token: it also reads a text's first token, which has
-    no state before it. looks_up: it has an embedding matrix of the vocabulary, and each guess reads
-    one row of it.
+    no state before it. looks_up: it has an embedding matrix as wide as the target's states, of
+    which each guess reads one row.
     """
 
     title: str
-    named: str
     reads: Literal["layers", "final", "cache"]
+    named: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     one_pass: bool = False
     reads_first_token: bool = False
     looks_up: bool = True
 
 
 KINDS: Mapping[Kind, HeadKind] = {
-    "eagle": HeadKind("EAGLE", "eagle", "final"),
-    "eagle3": HeadKind("EAGLE-3", "eagle3", "layers"),
-    "medusa": HeadKind("Medusa", "medusa", "final", one_pass=True, looks_up=False),
-    "mlp_speculator": HeadKind("MLP speculator", "speculator", "final", looks_up=False),
-    "dflash": HeadKind("DFlash", "dflash", "layers", one_pass=True),
-    "mtp": HeadKind("MTP", "mtp", "final"),
+    "eagle": HeadKind("EAGLE", "final", ("eagle",)),
+    "eagle3": HeadKind("EAGLE-3", "layers", ("eagle3",), ("draft_vocab_size",)),
+    "medusa": HeadKind(
+        "Medusa", "final", ("medusa",), ("medusa_num_heads",), one_pass=True, looks_up=False
+    ),
+    "mlp_speculator": HeadKind(
+        "MLP speculator", "final", ("speculator",), ("n_predict",), looks_up=False
+    ),
+    "dflash": HeadKind(
+        "DFlash", "layers", ("dflash",), ("dflash_config", "block_size"), one_pass=True
+    ),
+    "mtp": HeadKind("MTP", "final", ("mtp", "nextn")),
     "moa": HeadKind(
-        "Mixture of Attentions", "moa", "cache", reads_first_token=True, looks_up=False
+        "Mixture of Attentions", "cache", ("moa",), reads_first_token=True, looks_up=False
     ),
 }
 """All kinds of heads; each kind is declared only here."""
@@ -102,7 +110,7 @@ class HeadFacts:
     target: the name of the target that it was converted for, "" if none is noted. n_drafted: the
     number of different tokens that it can guess. precision: the number format of its matrices.
     size: its size on disk in bytes. read_size: about how many bytes a guess reads; embeddings do
-    not count, because only one row of them is looked up.
+    not count, because only one row of them is looked up, and neither do graphs of other depths.
     """
 
     kind: Kind

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import kept_files
-from ..backends.files import SUFFIXES, read_json
+from ..backends.files import CHECKPOINTS, SUFFIXES, checkpoint_among, read_json
 from ..backends.heads import KINDS
 from ..errors import DownloadError, ModelError, ModelNotFound
 from . import catalogue, hub_client
@@ -26,15 +26,9 @@ from .storage import Progress, locked, models_dir, need_space
 from .store import checkpoint_folder
 
 CONFIG, _CARD = "config.json", "README.md"
-_INDEX = "model.safetensors.index.json"
-_WEIGHTS = (
-    "model.safetensors", _INDEX, "medusa_lm_head.safetensors", "pytorch_model.bin",
-    "medusa_lm_head.pt",
-)  # fmt: skip
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
-_NAMES = re.compile("|".join([*(kind.named for kind in KINDS.values()), "nextn"]), re.I)
-_KEYS = ("draft_vocab_size", "medusa_num_heads", "n_predict", "dflash_config", "block_size")
+_NAMES = re.compile("|".join(name for kind in KINDS.values() for name in kind.named), re.I)
+_KEYS = [key for kind in KINDS.values() for key in kind.keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,7 @@ def head_repository(reference: str, token: str | None = None) -> HeadRepository 
     if not weights:
         raise ModelNotFound(
             f"{repository.repo} has a {CONFIG} and no weights that can be read (one of "
-            f"{', '.join(_WEIGHTS)}); give a repository with both"
+            f"{', '.join(CHECKPOINTS)}); give a repository with both"
         )
     wanted = [CONFIG, *(name for name in (_CARD,) if name in sizes), *weights]
     return HeadRepository(repository, {name: sizes[name] for name in wanted})
@@ -88,15 +82,9 @@ def head_repository(reference: str, token: str | None = None) -> HeadRepository 
 
 def _weights(sizes: Mapping[str, int]) -> list[str]:
     """Return the names of the files with the weights, found as conversion finds them."""
-    for name in _WEIGHTS:
-        if name in sizes:
-            shards = sorted(filter(_SHARD.fullmatch, sizes)) if name == _INDEX else []
-            return [name, *shards]
-    for suffix in _SUFFIXES:
-        weights = [name for name in sizes if name.endswith(suffix) and "/" not in name]
-        if len(weights) == 1:
-            return weights
-    return []
+    name = checkpoint_among([name for name in sizes if "/" not in name])
+    shards = sorted(filter(_SHARD.fullmatch, sizes)) if name.endswith(".index.json") else []
+    return [name, *shards] if name else []
 
 
 def checkpoint_on_disk(reference: str) -> Path | None:

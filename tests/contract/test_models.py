@@ -20,7 +20,8 @@ from edgespec.cache.token_cache import TokenCache
 from edgespec.costs.governed import GovernedModel
 from edgespec.costs.threads import ThreadGovernor
 from edgespec.sampling.trees import path_to
-from tests.helpers import head_files, libllama, mtp_files
+from tests.helpers import libllama
+from tests.helpers.head_makers import OF_STATES
 from tests.helpers.selection import every, first
 
 N_CTX = 128
@@ -57,11 +58,7 @@ ONNX = {
 }
 
 
-HEADS = {
-    "head, eagle3": head_files.eagle3, "head, medusa": head_files.medusa,
-    "head, mlp speculator": head_files.mlp_speculator, "head, dflash": head_files.dflash,
-    "head, mtp": mtp_files.qwen,
-}  # fmt: skip
+HEADS = {f"head, {kind}": make for kind, make in OF_STATES.items()}
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ EAGLE3 = {
     "safeailab": ("midlayer.", "bin"), "specforge": ("midlayer.", "safetensors"),
     "speculators": ("layers.0.", "safetensors"),
 }  # fmt: skip
+_USUAL = {"eagle3": "specforge", "eagle": "eagle bin", "medusa": "medusa pt"}
 _OF_LAYER = {
     "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj",
     "o": "self_attn.o_proj", "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
@@ -179,13 +180,13 @@ def dflash(*, seed=0, speculators=False, bias=False, **config) -> Made:
     return Made("dflash", random.weights, known, D2T)
 
 
-def write(folder: Path, made: Made, naming: str, dtype="F32", absolute=False, t2d=True) -> Path:
+def write(folder: Path, made: Made, naming="", dtype="F32", absolute=False, t2d=True) -> Path:
     """Write a head as these people do and return its folder.
 
-    naming: a name of EAGLE3, "eagle bin", "eagle safetensors", "medusa pt", "medusa safetensors",
-    "mlp_speculator", "mlp_speculator bin", "dflash", "dflash bin", "mtp" or "mtp bin".
-    absolute: d2t holds ids, not distances.
+    naming: a name of EAGLE3, or a kind and the format, such as "eagle bin" or "medusa pt"; by
+    default the usual one of the kind. absolute: d2t holds ids, not distances.
     """
+    naming = naming or _USUAL.get(made.kind, made.kind)
     folder.mkdir(parents=True, exist_ok=True)
     config, name = dict(made.config), "model"
     prefix, kind = EAGLE3.get(naming) or ("layers.0.", naming.partition(" ")[2] or "safetensors")

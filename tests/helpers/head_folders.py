@@ -16,8 +16,6 @@ from edgespec.convert.heads.conversion import convert_head
 from tests.helpers import gguf_files, heads
 from tests.helpers import head_files as files
 
-NAMINGS = {"eagle3": "specforge", "eagle": "eagle bin", "medusa": "medusa pt"}
-
 
 def target_weights(seed=5) -> dict[str, np.ndarray]:
     """Return the embedding and the output matrix of the target."""
@@ -53,7 +51,7 @@ def run_here(python, job, folder, progress, times, program):
 def converted(tmp_path: Path, made: files.Made, target: Path | None = None, **options) -> Path:
     """Return the folder of a head that was written as a checkpoint and converted, to fp32."""
     options = {"precision": "fp32"} | options
-    source = files.write(tmp_path / "source", made, NAMINGS.get(made.kind, made.kind))
+    source = files.write(tmp_path / "source", made)
     target = target or gguf_target(tmp_path / "target.gguf")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tools, "run_worker", run_here)

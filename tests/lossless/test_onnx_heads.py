@@ -15,8 +15,9 @@ from edgespec.policies.fixed import FixedDepth
 from edgespec.types import Stats
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import head_files as files
-from tests.helpers import moa_files, mtp_files, toy_loops
+from tests.helpers import mtp_files, toy_loops
 from tests.helpers.enumeration import law, total_variation
+from tests.helpers.head_makers import MAKERS
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 folders = pytest.importorskip("tests.helpers.head_folders")
@@ -24,18 +25,8 @@ backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 CONFIG = EngineConfig(n_ctx=64, n_threads=1)
 
 
-def dflash():
-    """Return a head with matrices of its own: a table has none to take."""
-    made = files.dflash()
-    rng = np.random.default_rng(4)
-    for name in ("embed_tokens", "lm_head"):
-        made.weights[f"{name}.weight"] = rng.normal(size=(3, 32)).astype(np.float32)
-    return made
-
-
-HEADS = {
-    "dflash": dflash, "mtp of Qwen3.5": mtp_files.qwen, "mtp of MiMo": mtp_files.mimo,
-    "moa": moa_files.moa,
+HEADS = MAKERS | {
+    "eagle3": lambda: files.eagle3(part=False), "mtp of MiMo": mtp_files.mimo,
 }  # fmt: skip
 CACHE = onnx_models.LAYERS, onnx_models.KV_HEADS, onnx_models.SIZE
 
@@ -57,7 +48,7 @@ def pair(request, tmp_path_factory):
             patch.setattr(module, "VOCAB", 3)
         patch.setattr(files, "MASK_TOKEN", 2)
         # a table has no matrices to take
-        other = onnx_models.save(folder / "other", keep=True) if reads_cache else path
+        other = onnx_models.save(folder / "other", keep=True)
         (other.parent / "config.json").write_text(json.dumps(sizes))
         head = folders.converted(folder, HEADS[request.param](), target=other)
     target = backend.OnnxModel(path, CONFIG)

@@ -47,7 +47,7 @@ class OnnxHead(FileHead):
     """A trained head in a folder that `edgespec convert --head` wrote.
 
     path: the folder, or a graph in it. target: the model that it drafts for. The other fields are
-    those of `Head`. Medusa and MLP speculators have no cache, because they use only the last state.
+    those of `Head`.
 
     Raises ModelNotFound, ModelError or a subclass; ConfigError if the head was made for another
     target.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from ... import kept_files
 from ...errors import ModelError, ModelNotFound
 from ...kept_files import one_line
 from ...schema import convert
@@ -34,7 +35,8 @@ class _Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The contents of head.json.
 
     hidden_size, n_layer, vocab_size: sizes of the target. cached_size: that of the target, if its
-    cache is read. target: the name of the target. precision: the number format of the matrices.
+    cache is read. inner_size: the width of an MLP speculator's own embeddings. target: the name of
+    the target. precision: the number format of the matrices.
     """
 
     format: int
@@ -44,6 +46,7 @@ class _Note(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     n_layer: Annotated[int, msgspec.Meta(ge=1, le=4096)]
     vocab_size: _Size
     cached_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
+    inner_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)] = 0
     max_depth: _Count = 0
     n_ctx_train: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 0
     source: _Text = ""
@@ -75,14 +78,15 @@ def head_facts(path: Path) -> HeadFacts:
     note = _read_note(folder)
     ids = read_ids(folder, note.vocab_size)
     size = size_of(folder / "head.onnx")
-    looked_up = note.vocab_size * note.hidden_size * _FLOAT16 if KINDS[note.kind].looks_up else 0
+    n_graphs = len(kept_files.matching(folder, "head.*.onnx")) or 1  # a guess runs one of them
+    width = note.inner_size or (note.hidden_size if KINDS[note.kind].looks_up else 0)
     return HeadFacts(
         kind=note.kind,
         layers=tuple(note.layers),
         sizes=TargetSizes(note.hidden_size, note.vocab_size, note.n_layer, note.cached_size),
         n_drafted=note.vocab_size if ids is None else len(ids),
         size=size,
-        read_size=max(0, size - looked_up),
+        read_size=max(0, size // n_graphs - note.vocab_size * width * _FLOAT16),
         max_depth=note.max_depth,
         n_ctx_train=note.n_ctx_train,
         precision=note.precision or "unknown",

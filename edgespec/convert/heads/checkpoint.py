@@ -18,6 +18,9 @@ from .tensors import Tensor, Tensors
 LayerIds = Literal["inputs", "outputs", ""]
 """The things that layer ids of a config count: inputs or outputs of layers, or "" if unknown."""
 
+EMBEDDING_AND_OUTPUT = ("embed_tokens", "lm_head")
+"""The matrices that a head can take from its target."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
@@ -42,6 +45,7 @@ class HeadCheckpoint:
     """A trained draft.
 
     hidden_size, vocab_size, n_layer: the target's sizes; 0 if the checkpoint does not give them.
+    borrows: the matrices that it takes from its target if the checkpoint does not have them.
     layer_ids: the layers of the target whose states are read, as in the config and counted as
     `ids_count` says; empty for the usual layers. n_heads: the most tokens that it guesses, 0 for
     any number. n_blocks: the number of residual blocks in each Medusa head. inner_size: the width
@@ -75,8 +79,7 @@ class HeadCheckpoint:
                           k_norm, q, k, v, attention_gate, o, post_attention_layernorm, gate, up,
                           down, norm, lm_head
 
-    Each name is followed by .weight or .bias. If embed_tokens or lm_head is missing, the head uses
-    the target's.
+    Each name is followed by .weight or .bias.
     """
 
     path: Path
@@ -84,6 +87,7 @@ class HeadCheckpoint:
     weights: Tensors
     hidden_size: int
     vocab_size: int
+    borrows: tuple[str, ...]
     n_layer: int = 0
     layer_ids: tuple[int, ...] = ()
     ids_count: LayerIds = ""
@@ -111,6 +115,11 @@ class HeadCheckpoint:
     def head_vocab_size(self) -> int:
         """The number of tokens that the head can guess."""
         return self.vocab_size if self.d2t is None else len(self.d2t)
+
+    @property
+    def lacking(self) -> list[str]:
+        """The names of the matrices that it takes from its target."""
+        return [name for name in self.borrows if f"{name}.weight" not in self.weights]
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """Read a weight and return it as float32. Raises ModelError if it is missing."""

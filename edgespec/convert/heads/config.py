@@ -93,6 +93,11 @@ class Config(msgspec.Struct):
     output_multiplier: _Number = 1.0
     final_logit_softcapping: _Number | None = None
 
+    @property
+    def names(self) -> str:
+        """The names of the architecture, separated by spaces."""
+        return " ".join([*self.architectures, self.model_type, self.speculators_model_type])
+
     def layer_ids(self) -> tuple[tuple[int, ...], LayerIds]:
         """Return the layer ids of the config and what they count.
 

@@ -203,13 +203,6 @@ def _check_attention(head: HeadCheckpoint) -> None:
         )
 
 
-def _lacking(head: HeadCheckpoint) -> list[str]:
-    """Return the names of the matrices that a head takes from its target."""
-    if head.decoder is None:
-        return []
-    return [n for n in ("embed_tokens", "lm_head") if f"{n}.weight" not in head.weights]
-
-
 def _interpreter(
     python: str | os.PathLike[str] | None, head: HeadCheckpoint, model: Path,
     progress: Callable[[str], None], offline: bool,
@@ -217,7 +210,7 @@ def _interpreter(
     """Return a Python with the packages that the programs need."""
     if python:
         return Path(python)
-    needed = ("onnx", "gguf") if _lacking(head) and not has_folder(model) else ("onnx",)
+    needed = ("onnx", "gguf") if head.lacking and not has_folder(model) else ("onnx",)
     if all(importlib.util.find_spec(name) for name in needed):
         return Path(sys.executable)
     return tools.interpreter(progress, offline=offline)
@@ -230,18 +223,17 @@ def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:
     for name in head.weights:
         np.save(work.weights / f"{name}.npy", head.array(name))
     work.times[step] = time.perf_counter() - start
-    if lacking := _lacking(head):
-        job = {"target": str(model), "out": str(work.weights), "wanted": lacking}
+    if head.lacking:
+        job = {"target": str(model), "out": str(work.weights), "wanted": head.lacking}
         work.run(job, _TARGET_WEIGHTS)
-        _check_shapes(head, work.weights, lacking, model)
+        _check_shapes(head, work.weights, model)
 
 
-def _check_shapes(head: HeadCheckpoint, folder: Path, names: list[str], target: Path) -> None:
+def _check_shapes(head: HeadCheckpoint, folder: Path, target: Path) -> None:
     """Raise ConversionError if the target's matrices do not have the shape that its sizes give."""
-    assert head.decoder
-    for name in names:
+    for name in head.lacking:
         shape = np.load(folder / f"{name}.weight.npy", mmap_mode="r").shape
-        if shape != (expected := (head.vocab_size, head.decoder.width)):
+        if shape != (expected := (head.vocab_size, head.hidden_size)):
             raise ConversionError(f"{name} of {target} has the shape {shape}, expected {expected}")
 
 
@@ -280,6 +272,8 @@ def _write_note(
     known = {name: size for name, size in asdict(sizes).items() if name != "cached_size"}
     if KINDS[head.kind].reads == "cache":
         known["cached_size"] = sizes.cached_size
+    if head.inner_size:
+        known["inner_size"] = head.inner_size
     note = {
         "format": 1, "kind": head.kind, "layers": layers, **known,
         "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),

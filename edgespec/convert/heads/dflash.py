@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError, UnknownArchitecture
-from .checkpoint import HeadCheckpoint, LayerIds
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint, LayerIds
 from .config import Config, license_of
 from .layers import Weights, sizes_of, vocab_size_of
 from .tensors import Tensors
@@ -17,7 +17,13 @@ from .vocabulary import with_vocabulary
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
-def read_dflash(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for a config that names DFlash, or for the tensors of a DFlash head."""
+    named = "dflash" in config.names.lower()
+    return named or {"fc.weight", "hidden_norm.weight"} <= tensors.keys()
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of a DFlash head. Raises ModelError."""
     layer, n_layers = sizes_of(path, config), config.num_hidden_layers or 1
     hidden = config.target_hidden_size or layer.width
@@ -32,8 +38,9 @@ def read_dflash(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         weights.take_projections(prefix, layer.width, to)
     windows, causal = _attention(path, config, n_layers)
     head = with_vocabulary(HeadCheckpoint(
-        path, "dflash", weights.found, hidden, vocab_size, config.num_target_layers or 0, ids,
-        ids_count, n_heads=_block_size(path, config) - 1, decoder=layer,
+        path, "dflash", weights.found, hidden, vocab_size, EMBEDDING_AND_OUTPUT,
+        config.num_target_layers or 0, ids, ids_count, decoder=layer,
+        n_heads=_block_size(path, config) - 1,
         mask_token=_mask_token(path, config, vocab_size), windows=windows, causal=causal,
         embedding_scale=config.input_embedding_scale, logit_scale=config.output_multiplier,
         softcap=config.final_logit_softcapping or 0.0,

@@ -1,78 +1,39 @@
-"""EAGLE-1, EAGLE-2 and EAGLE-3 heads (arXiv 2401.15077, 2406.16858, 2503.01840), as SafeAILab,
-SpecForge, AngelSlim and vLLM's speculators write them.
-"""
+"""EAGLE-1 and EAGLE-2 heads (arXiv 2401.15077, 2406.16858), as SafeAILab writes them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import ModelError
-from .checkpoint import HeadCheckpoint
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
 from .config import Config, license_of
 from .layers import Weights, check_one_layer, sizes_of, vocab_size_of
 from .tensors import Tensors
-from .vocabulary import with_vocabulary
 
-_LAYERS = ("midlayer.", "layers.0.")
-
-
-def read_eagle3(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
-    """Return the description of an EAGLE-3 head. Raises ModelError."""
-    hidden = config.target_hidden_size or config.hidden_size
-    layer, prefix = sizes_of(path, config), _prefix(tensors)
-    check_one_layer(path, config.num_hidden_layers)
-    ids, ids_count = config.layer_ids()
-    n_taps = len(ids) or 3
-    weights = Weights(path, tensors, layer)
-    weights.take("fc", layer.width, n_taps * hidden, bias="optional")
-    if config.fc_norm or "fc_norm.0.weight" in tensors:
-        for i in range(n_taps):
-            weights.take(f"fc_norm.{i}", hidden)
-    elif config.norm_before_fc or "input_norm.weight" in tensors:
-        weights.take("input_norm", n_taps * hidden)
-    weights.take_norms(prefix, "input_layernorm", "hidden_norm", "post_attention_layernorm")
-    weights.take_projections(prefix, 2 * layer.width)
-    weights.take("norm", layer.width)
-    vocab_size = vocab_size_of(path, config, tensors)
-    head = with_vocabulary(HeadCheckpoint(
-        path, "eagle3", weights.found, hidden, vocab_size,
-        config.target_num_hidden_layers or 0, ids, ids_count, decoder=layer,
-        norm_before_residual=bool(config.norm_before_residual),
-        norm_output=bool(config.norm_output),
-        n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
-    ), tensors)  # fmt: skip
-    weights.take("lm_head", head.head_vocab_size, layer.width, optional=head.d2t is None)
-    weights.take("embed_tokens", vocab_size, layer.width, optional=True)
-    if "embed_tokens.weight" not in weights.found and layer.width != hidden:
-        raise ModelError(
-            f"{path}: embed_tokens.weight is missing, and the target's embedding of {hidden} "
-            f"numbers does not fit states of {layer.width}"
-        )
-    weights.refuse_others()
-    return head
+_LAYER = "layers.0."  # the beginning of the names of its tensors
 
 
-def read_eagle(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for the tensors of an EAGLE head; those of EAGLE-3 look the same here."""
+    return "fc.weight" in tensors and any(name.startswith(_LAYER) for name in tensors)
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of an EAGLE-1 or EAGLE-2 head. Raises ModelError.
 
     The checkpoints of the two have the same form.
     """
-    layer, prefix = sizes_of(path, config), _prefix(tensors)
+    layer = sizes_of(path, config)
     check_one_layer(path, config.num_hidden_layers)
     weights = Weights(path, tensors, layer)
     weights.take("fc", layer.width, 2 * layer.width, bias="optional")
-    weights.take_norms(prefix, "post_attention_layernorm")
-    weights.take_projections(prefix, layer.width)
+    weights.take_norms(_LAYER, "post_attention_layernorm")
+    weights.take_projections(_LAYER, layer.width)
     vocab_size = vocab_size_of(path, config, tensors)
     weights.take("embed_tokens", vocab_size, layer.width, optional=True)
     weights.take("lm_head", vocab_size, layer.width, optional=True)
     weights.refuse_others()
     return HeadCheckpoint(
-        path, "eagle", weights.found, layer.width, vocab_size, decoder=layer,
-        n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
+        path, "eagle", weights.found, layer.width, vocab_size, EMBEDDING_AND_OUTPUT,
+        decoder=layer, n_ctx_train=config.max_position_embeddings,
+        license=license_of(path.parent, config),
     )  # fmt: skip
-
-
-def _prefix(tensors: Tensors) -> str:
-    """Return the beginning of the names of the layer's tensors."""
-    return next(p for p in _LAYERS if any(name.startswith(p) for name in tensors))

@@ -9,7 +9,6 @@ the HeadCheckpoint, by their names; "precision", the precision of the matrices, 
 from __future__ import annotations
 
 import json
-import math
 import runpy
 import sys
 from pathlib import Path
@@ -27,15 +26,8 @@ def main() -> None:
     """Write the graphs that the argument describes."""
     job = json.loads(sys.argv[1])
     print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
-    other = Path(__file__).with_name(f"{job['kind']}_graphs.py")
-    if other.is_file():  # python -I cannot import files next to a program
-        runpy.run_path(str(other))["write"](job, Graph)
-        return
-    writers = {
-        "eagle": write_eagle, "eagle3": write_eagle, "mtp": write_eagle,
-        "medusa": write_medusa, "mlp_speculator": write_mlp_speculator,
-    }  # fmt: skip
-    writers[job["kind"]](job)
+    writer = Path(__file__).with_name(f"{job['kind']}_graphs.py")
+    runpy.run_path(str(writer))["write"](job, Graph)  # python -I cannot import files next to it
 
 
 class Graph:
@@ -126,6 +118,30 @@ class Graph:
     def silu(self, x: str) -> str:
         """Return x · σ(x)."""
         return self.op("Mul", x, self.op("Sigmoid", x))
+
+    def token_and_state(self) -> tuple[str, str]:
+        """Add the inputs of a step, and return the token's embedding and the state before it."""
+        ids = self.input("input_ids", 1, "n", integer=True)
+        states = self.input("states", 1, "n", self.job["decoder"]["width"])
+        return self.embedding("embed_tokens", ids), states
+
+    def save_step(self, guessing: str, fed_back: str) -> None:
+        """Write head.onnx with the outputs of a step.
+
+        guessing: the state that the logits are computed from. fed_back: the next step's state.
+        """
+        rows, job = self.linear("lm_head", self.last(guessing)), self.job
+        self.output("logits", rows, 1, "rows", job["head_vocab_size"])
+        self.output("next_states", fed_back, 1, "n", job["decoder"]["width"])
+        self.save("head.onnx", n_ctx=job["n_ctx"])
+
+    def layer(self, residual: str, read: str) -> str:
+        """Return the state after a layer whose attention, which may be gated, reads `read`."""
+        mixed = self.attention(read)
+        if self.has("attention_gate.weight"):
+            mixed = self.op("Mul", mixed, self.op("Sigmoid", self.linear("attention_gate", read)))
+        state = self.op("Add", residual, self.linear("o", mixed))
+        return self.op("Add", state, self.feed_forward(state, self.job["decoder"]["eps"]))
 
     def feed_forward(self, state: str, eps: float, prefix: str = "") -> str:
         """Return the output of the second half of a layer, which is to be added to the state."""
@@ -264,93 +280,6 @@ def quantised(
     levels = np.clip(np.rint(blocks / safe) + middle, 0, 2 * middle - 1).astype(np.uint8)
     packed = levels if bits == 8 else levels[..., ::2] | levels[..., 1::2] << 4
     return packed, scales.astype(np.float32).reshape(-1)
-
-
-def write_eagle(job: dict[str, Any]) -> None:
-    """Write head.onnx and, for EAGLE-3, fuse.onnx."""
-    if job["kind"] == "eagle3":
-        _write_fuse(job)
-    layer, graph = job["decoder"], Graph(job)
-    eps, width = layer["eps"], layer["width"]
-    ids = graph.input("input_ids", 1, "n", integer=True)
-    states = graph.input("states", 1, "n", width)
-    embedded = graph.embedding("embed_tokens", ids)
-    if job["kind"] == "eagle":
-        residual = read = graph.linear("fc", graph.op("Concat", embedded, states, axis=-1))
-    else:
-        normed = graph.norm("hidden_norm", states, eps)
-        residual = normed if job["norm_before_residual"] else states
-        embedded = graph.norm("input_layernorm", embedded, eps)
-        read = graph.op("Concat", embedded, normed, axis=-1)
-    state = graph.op("Add", residual, graph.linear("o", graph.attention(read)))
-    state = graph.op("Add", state, graph.feed_forward(state, eps))
-    guessing = fed_back = state
-    if job["kind"] == "eagle3":
-        guessing = graph.norm("norm", state, eps)
-        fed_back = guessing if job["norm_output"] else state
-    graph.output("logits", graph.linear("lm_head", graph.last(guessing)), 1, "rows",
-                 job["head_vocab_size"])  # fmt: skip
-    graph.output("next_states", fed_back, 1, "n", width)
-    graph.save("head.onnx", n_ctx=job["n_ctx"])
-
-
-def _write_fuse(job: dict[str, Any]) -> None:
-    """Write fuse.onnx, which turns the states of several layers of the target into one state."""
-    graph, hidden = Graph(job), job["hidden_size"]
-    n_taps, eps = len(job["layers"]), job["decoder"]["eps"]
-    taps = graph.input("hidden_states", 1, "n", n_taps * hidden)
-    if graph.has("fc_norm.0.weight"):
-        names = [f"tap_{i}" for i in range(n_taps)]
-        graph.op("Split", taps, graph.const(np.full(n_taps, hidden)), outputs=names, axis=-1)
-        normed = [graph.norm(f"fc_norm.{i}", name, eps) for i, name in enumerate(names)]
-        taps = graph.op("Concat", *normed, axis=-1)
-    elif graph.has("input_norm.weight"):
-        taps = graph.norm("input_norm", taps, eps)
-    graph.output("states", graph.linear("fc", taps), 1, "n", job["decoder"]["width"])
-    graph.save("fuse.onnx")
-
-
-def write_medusa(job: dict[str, Any]) -> None:
-    """Write head.onnx, which outputs the logits rows of all heads."""
-    graph = Graph(job)
-    states = graph.input("hidden_states", 1, 1, job["hidden_size"])
-    rows = []
-    for i in range(job["n_heads"]):
-        x = states
-        for j in range(job["n_blocks"]):
-            x = graph.op("Add", x, graph.silu(graph.linear(f"{i}.{j}.linear", x)))
-        rows.append(graph.linear(f"{i}.lm_head", x))
-    joined = graph.op("Concat", *rows, axis=1)
-    graph.output("logits", joined, 1, job["n_heads"], job["head_vocab_size"])
-    graph.save("head.onnx")
-
-
-def write_mlp_speculator(job: dict[str, Any]) -> None:
-    """Write head.I.onnx for each depth I.
-
-    Depths that share all weights use one graph, that of the first of them.
-    """
-    n, inner = job["n_heads"], job["inner_size"]
-    state_weight = 0.5 ** (0.5 / n)
-    factor = math.sqrt((1 - state_weight**2) * inner / 2) / state_weight
-    for i in range(min(n, 2) if job["tied"] else n):
-        graph, width = Graph(job), inner if i else job["hidden_size"]
-        ids = graph.input("input_ids", 1, "n", integer=True)
-        state = graph.input("states", 1, "n", width)
-        if i == 0 and job["scale_input"]:
-            ones = graph.const(np.full(width, 2**-0.5, np.float32))
-            state = graph.op("SimplifiedLayerNormalization", state, ones, axis=-1, epsilon=1e-6)
-        token = graph.op("Mul", graph.embedding(f"emb.{i}", ids), graph.const(np.float32(factor)))
-        mixed = graph.norm(
-            f"ln.{i}", graph.op("Add", graph.linear(f"proj.{i}", state), token), 1e-6
-        )
-        turned = graph.op("Erf", graph.op("Mul", mixed, graph.const(np.float32(2**-0.5))))
-        half = graph.op("Mul", mixed, graph.const(np.float32(0.5)))
-        state = graph.op("Mul", half, graph.op("Add", turned, graph.const(np.float32(1))))
-        rows = graph.linear(f"head.{i}", graph.last(state))
-        graph.output("logits", rows, 1, "rows", job["head_vocab_size"])
-        graph.output("next_states", state, 1, "n", inner)
-        graph.save(f"head.{i}.onnx")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,12 @@ from .config import Config, license_of
 from .tensors import Tensor, Tensors
 
 
-def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for the tensors of Medusa heads."""
+    return any(re.fullmatch(r"\d+\.0\.linear\.weight", name) for name in tensors)
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of Medusa heads. Raises ModelError.
 
     The number of heads is counted in the tensors, because configs often give a different one.
@@ -35,7 +40,8 @@ def read_medusa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         weights[f"{i}.lm_head.weight"] = take(path, tensors, name, vocab_size, hidden)
     return HeadCheckpoint(
         path, "medusa", {name: each for name, each in weights.items() if each}, hidden,
-        vocab_size, n_heads=n_heads, n_blocks=n_blocks, license=license_of(path.parent, config),
+        vocab_size, borrows=(), n_heads=n_heads, n_blocks=n_blocks,
+        license=license_of(path.parent, config),
     )  # fmt: skip
 
 

@@ -10,7 +10,12 @@ from .config import Config, license_of
 from .tensors import Tensor, Tensors
 
 
-def read_mlp_speculator(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for the tensors of an MLP speculator."""
+    return {"proj.0.weight", "emb.0.weight"} <= tensors.keys()
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of an MLP speculator. Raises ModelError.
 
     Weights that several depths share are listed for each depth.
@@ -36,7 +41,7 @@ def read_mlp_speculator(path: Path, tensors: Tensors, config: Config) -> HeadChe
             weights[own] = take(path, tensors, source, *shape)
     return HeadCheckpoint(
         path, "mlp_speculator", {name: each for name, each in weights.items() if each},
-        config.emb_dim, vocab_size, n_heads=config.n_predict, inner_size=inner,
+        config.emb_dim, vocab_size, borrows=(), n_heads=config.n_predict, inner_size=inner,
         tied=config.tie_weights, scale_input=config.scale_input,
         license=license_of(path.parent, config),
     )  # fmt: skip

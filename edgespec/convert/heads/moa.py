@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError, UnknownArchitecture
-from .checkpoint import DecoderLayer, HeadCheckpoint, take
+from .checkpoint import EMBEDDING_AND_OUTPUT, DecoderLayer, HeadCheckpoint, take
 from .config import Config, license_of, rotation_of
 from .layers import Weights, vocab_size_of
 from .tensors import Tensors
@@ -15,7 +15,12 @@ _PARTS = {
 }  # fmt: skip
 
 
-def read_moa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for the tensors of a Mixture of Attentions."""
+    return "Ekv2E.weight" in tensors
+
+
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of a Mixture of Attentions. Raises ModelError.
 
     The sizes of its layers are taken from their tensors, because its config has those of the
@@ -37,7 +42,7 @@ def read_moa(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     weights.refuse_others()
     return HeadCheckpoint(
         path, "moa", weights.found, width, vocab_size_of(path, config, tensors),
-        decoder=text, parts=parts, n_ctx_train=config.max_position_embeddings,
+        EMBEDDING_AND_OUTPUT, decoder=text, parts=parts, n_ctx_train=config.max_position_embeddings,
         license=license_of(path.parent, config),
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import UnknownArchitecture
-from .checkpoint import HeadCheckpoint
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
 from .config import Config, license_of
 from .layers import Weights, sizes_of, vocab_size_of
 from .tensors import Tensor, Tensors
@@ -24,12 +24,12 @@ _EXPERTS = re.compile(r"\S+\.\d+\.mlp\.(experts|gate\.|shared_expert)")
 _NEXTN = re.compile(r"layers\.\d+\.(eh_proj|enorm|hnorm|shared_head)\b")
 
 
-def has_mtp(tensors: Tensors) -> bool:
-    """Return True if there is a layer for multi-token prediction with names of a known kind."""
+def recognises(tensors: Tensors, config: Config) -> bool:
+    """Return True for tensors with a layer for multi-token prediction in a known naming."""
     return any(name.startswith((_QWEN, _MIMO)) or _NEXTN.match(name) for name in tensors)
 
 
-def read_mtp(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
+def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of a target's MTP layer. Raises ModelError.
 
     The layer first reads the target's final states and then its own, and uses the target's
@@ -106,8 +106,8 @@ def _described(
     output = "embed_tokens" if config.tie_word_embeddings else "lm_head"
     weights.take("lm_head", vocab_size, width, source=output, optional=True)
     return HeadCheckpoint(
-        path, "mtp", weights.found, width, vocab_size, config.num_hidden_layers or 0,
-        decoder=weights.layer, states_first=states_first,
+        path, "mtp", weights.found, width, vocab_size, EMBEDDING_AND_OUTPUT,
+        config.num_hidden_layers or 0, decoder=weights.layer, states_first=states_first,
         n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
     )  # fmt: skip
 

@@ -11,24 +11,11 @@ if TYPE_CHECKING:
 
 def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
     """Write head.onnx, which computes the next state and its logits from a state and a token."""
-    graph, layer = new(job), job["decoder"]
-    eps, width = layer["eps"], layer["width"]
-    ids = graph.input("input_ids", 1, "n", integer=True)
-    states = graph.input("states", 1, "n", width)
-    both = [
-        graph.norm("token_norm", graph.embedding("embed_tokens", ids), eps),
-        graph.norm("hidden_norm", states, eps),
-    ]
+    graph, eps = new(job), job["decoder"]["eps"]
+    embedded, states = graph.token_and_state()
+    both = [graph.norm("token_norm", embedded, eps), graph.norm("hidden_norm", states, eps)]
     joined = graph.op("Concat", *(both[::-1] if job["states_first"] else both), axis=-1)
     state = graph.linear("fc", joined)
-    read = graph.norm("input_layernorm", state, eps)
-    mixed = graph.attention(read)
-    if graph.has("attention_gate.weight"):
-        mixed = graph.op("Mul", mixed, graph.op("Sigmoid", graph.linear("attention_gate", read)))
-    state = graph.op("Add", state, graph.linear("o", mixed))
-    state = graph.op("Add", state, graph.feed_forward(state, eps))
+    state = graph.layer(state, graph.norm("input_layernorm", state, eps))
     state = graph.norm("norm", state, eps)
-    graph.output("logits", graph.linear("lm_head", graph.last(state)), 1, "rows",
-                 job["head_vocab_size"])  # fmt: skip
-    graph.output("next_states", state, 1, "n", width)
-    graph.save("head.onnx", n_ctx=job["n_ctx"])
+    graph.save_step(state, state)

@@ -1,18 +1,39 @@
 """Kinds of heads, which are declared in one place."""
 
 import typing
+from pathlib import Path
 
 import pytest
 
+from edgespec import EngineMissing
 from edgespec.backends.heads import KINDS, Kind, TargetSizes, misfit
-from edgespec.convert.heads import reading
+from edgespec.convert.heads import graphs, read_head
+from tests.helpers import head_files
+from tests.helpers.head_makers import MAKERS
 from tests.helpers.toy_head import ToyHead
 
 MADE_FOR = TargetSizes(32, 259, 8)
 
 
-def test_each_kind_is_declared_and_read_from_checkpoints():
-    assert set(KINDS) == set(typing.get_args(Kind)) == set(reading._READERS)
+def test_each_kind_is_declared_and_made():
+    assert set(KINDS) == set(typing.get_args(Kind)) == set(MAKERS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_read_from_checkpoints(kind, tmp_path):
+    assert read_head(head_files.write(tmp_path, MAKERS[kind]())).kind == kind
+
+
+def test_each_kind_has_a_writer_of_graphs():
+    writers = Path(graphs.__file__).parent.glob("*_graphs.py")
+    assert {path.name.removesuffix("_graphs.py") for path in writers} == set(KINDS)
+
+
+def test_each_kind_runs_on_onnxruntime():
+    pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
+    from edgespec.backends.onnx.head import _STEPS
+
+    assert set(_STEPS) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

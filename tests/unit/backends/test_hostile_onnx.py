@@ -14,8 +14,8 @@ import textwrap
 import pytest
 
 from edgespec import ConfigError, DecodeError, EngineConfig, EngineMissing, ModelError
-from tests.helpers import head_files as files
 from tests.helpers import hostile
+from tests.helpers.head_makers import OF_STATES
 from tests.helpers.selection import share
 
 onnx = pytest.importorskip("onnx")
@@ -27,10 +27,6 @@ onnx_models = pytest.importorskip("tests.helpers.onnx_models")
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and links of POSIX")
 
-HEADS = {
-    "eagle3": files.eagle3, "eagle": files.eagle, "medusa": files.medusa,
-    "mlp_speculator": files.mlp_speculator, "dflash": files.dflash,
-}  # fmt: skip
 TEXT = [3, 200, 17, 5, 5, 90, 250, 41]
 LONGEST = onnx_models.LONGEST
 CONFIG = {"max_position_embeddings": LONGEST, "eos_token_id": [0, 1], "model_type": "llama",
@@ -59,7 +55,7 @@ def write(folder, kind):
     folder.mkdir()
     if kind == "model":
         return write_model(folder)
-    return folders.converted(folder, HEADS[kind]())
+    return folders.converted(folder, OF_STATES[kind]())
 
 
 def use(folder, kind):
@@ -206,7 +202,7 @@ def test_weights_that_are_elsewhere(tmp_path, place):
         backend.open_model(path, EngineConfig(n_ctx=48, n_threads=1))
 
 
-@pytest.mark.parametrize("kind", ["model", *HEADS])
+@pytest.mark.parametrize("kind", ["model", *OF_STATES])
 def test_nothing_ends_the_process(tmp_path, kind):
     program = f"""
         from pathlib import Path

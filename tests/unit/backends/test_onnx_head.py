@@ -15,6 +15,7 @@ from edgespec.backends.base import Head
 from edgespec.sampling.trees import path_to
 from tests.helpers import head_files as files
 from tests.helpers import mtp_files
+from tests.helpers.head_makers import OF_STATES
 from tests.helpers.selection import every
 
 pytest.importorskip("onnx")
@@ -26,18 +27,13 @@ opened_heads = pytest.importorskip("tests.helpers.opened_heads")
 close = opened_heads.close
 
 TEXT = [7, 3, 60, 12, 5, 33, 3]
-KINDS = {
-    "eagle3": lambda: files.eagle3(),
+KINDS = OF_STATES | {
     "eagle3, normed residual": lambda: files.eagle3(norm_before_residual=True, fc="fc_norm"),
     "eagle3, normed output": lambda: files.eagle3(norm_output=True, fc="norm_before_fc", bias=True),
     "eagle3, whole vocabulary": lambda: files.eagle3(part=False, embedding=True),
-    "eagle": lambda: files.eagle(),
     "eagle without bias": lambda: files.eagle(bias=False),
-    "medusa": lambda: files.medusa(),
     "medusa, two blocks": lambda: files.medusa(n_blocks=2),
-    "mlp speculator": lambda: files.mlp_speculator(),
     "mlp speculator, tied": lambda: files.mlp_speculator(tied=True, scale_input=True),
-    "dflash": lambda: files.dflash(),
     "dflash of speculators": lambda: files.dflash(speculators=True, bias=True),
     "dflash with windows": lambda: files.dflash(
         layer_types=["sliding_attention", "full_attention"], sliding_window=4,
@@ -46,7 +42,6 @@ KINDS = {
     "dflash with windows to both sides": lambda: files.dflash(
         use_swa=True, swa_window_size=3, is_causal=False
     ),
-    "mtp of Qwen3.5": lambda: mtp_files.qwen(),
     "mtp of Qwen3.5, untied": lambda: mtp_files.qwen(tied=False),
     "mtp of Qwen3.5, the target's matrices": lambda: mtp_files.qwen(own=False),
     "mtp of MiMo": lambda: mtp_files.mimo(),

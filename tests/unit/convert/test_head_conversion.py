@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from edgespec.convert.heads import conversion, fitting, graphs, target_weights
 from edgespec.convert.heads.fitting import agreements
 from tests.helpers import gguf_files, mtp_files, tiny_heads
 from tests.helpers import head_files as files
+from tests.helpers.head_makers import OF_STATES
 
 onnx = pytest.importorskip("onnx")
 gguf = pytest.importorskip("gguf")
@@ -82,20 +84,15 @@ def test_a_head_is_made_in_the_tools_own_process(tmp_path, source, target):
     assert np.allclose(found[finite], expected.rows(TEXT, before, [9])[finite], atol=1e-5)
 
 
-@pytest.mark.parametrize(("make", "naming"), [
-    (files.dflash, "dflash"), (mtp_files.qwen, "mtp"),
-])  # fmt: skip
-def test_graphs_with_a_file_of_their_own_are_made_there_as_well(tmp_path, target, make, naming):
-    source = files.write(tmp_path / "source", make(), naming)
+@pytest.mark.parametrize("kind", [kind for kind in OF_STATES if kind != "eagle3"])
+def test_other_kinds_are_made_there_as_well(tmp_path, target, kind):
+    source = files.write(tmp_path / "source", OF_STATES[kind]())
     made = edgespec.convert_head(source, target, tmp_path / "head")
-    assert (made.kind, made.precision, made.warnings) == (naming, "int8", ())
+    assert (made.kind, made.precision, made.warnings) == (kind, "int8", ())
     assert np.isfinite(rows(made.path)).all()
 
 
-@pytest.mark.parametrize("make", [
-    files.eagle3, files.eagle, files.medusa, files.mlp_speculator, files.dflash, mtp_files.qwen,
-    mtp_files.mimo,
-])  # fmt: skip
+@pytest.mark.parametrize("make", [*OF_STATES.values(), mtp_files.mimo])
 @pytest.mark.parametrize(("precision", "most"), [("int8", 0.03), ("int4", 0.4)])
 def test_quantised_heads_are_near(tmp_path, make, precision, most):
     exact = rows(folders.converted(tmp_path / "exact", make()))
@@ -209,8 +206,8 @@ def test_weights_that_are_too_many_lie_beside_the_graph(tmp_path, monkeypatch):
     whole = rows(folders.converted(tmp_path / "whole", files.eagle3()))
     run_path = folders.runpy.run_path
 
-    def run(program, run_name):
-        if not program.endswith("graphs.py"):
+    def run(program, run_name=None):
+        if Path(program).name != "graphs.py":
             return run_path(program, run_name=run_name)
         monkeypatch.setattr(graphs, "_MOST_INLINE", 0)
         return graphs.main()

@@ -22,17 +22,12 @@ from edgespec.convert.heads import read_head
 from edgespec.convert.heads.pickles import read_pickle
 from edgespec.convert.heads.tensors import read_safetensors
 from tests.helpers import head_files as files
-from tests.helpers import hostile, moa_files, mtp_files
+from tests.helpers import hostile
+from tests.helpers.head_makers import MAKERS
 from tests.helpers.selection import every, share
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes, links and limits of Linux")
 
-KINDS = {
-    "eagle3": (files.eagle3, "specforge"), "eagle": (files.eagle, "eagle bin"),
-    "medusa": (files.medusa, "medusa pt"), "speculator": (files.mlp_speculator, "mlp_speculator"),
-    "dflash": (files.dflash, "dflash"), "dflash bin": (files.dflash, "dflash bin"),
-    "mtp": (mtp_files.qwen, "mtp"), "moa": (moa_files.moa, "moa"),
-}  # fmt: skip
 LAUGHS = b")q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(60))  # 2**60 tuples
 MIB = 1 << 20
 
@@ -97,10 +92,11 @@ def spoil(folder, rng):
         path.write_bytes(rng.choice([b"", b"[" * 100_000, b"{}" * 1000, data * 3, b"\xff" * 100]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_whatever_is_in_a_checkpoint_is_a_head_or_a_sentence(kind, tmp_path):
-    make, naming = KINDS[kind]
-    made = make()
+@pytest.mark.parametrize(
+    ("kind", "naming"), [*((kind, "") for kind in MAKERS), ("dflash", "dflash bin")]
+)
+def test_whatever_is_in_a_checkpoint_is_a_head_or_a_sentence(kind, naming, tmp_path):
+    made = MAKERS[kind]()
     for seed in range(share(200)):
         folder = files.write(tmp_path / str(seed), made, naming)
         spoil(folder, random.Random(seed))

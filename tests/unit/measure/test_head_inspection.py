@@ -56,6 +56,21 @@ def test_heads_without_embeddings_read_all(tmp_path):
     assert found.read_size == found.size
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_guess_reads_the_graph_of_one_depth(tmp_path, tied, precision):
+    pytest.importorskip("onnxruntime")
+    made = head_folders.converted(
+        tmp_path, head_files.mlp_speculator(tied=tied), precision=precision
+    )
+    sizes = [graph.stat().st_size for graph in made.glob("head.*.onnx")]
+    assert len(sizes) == (2 if tied else head_files.N_GUESSES)
+    embedding = 2 * head_files.VOCAB * head_files.INNER
+    noted = (made / "head.json").stat().st_size
+    read_size = edgespec.inspect_head(made).read_size
+    assert min(sizes) - embedding <= read_size <= max(sizes) - embedding + noted
+
+
 def test_what_fits_and_what_does_not(pair):
     found = edgespec.inspect_head(pair[1])
     width, vocabulary = tiny_models.WIDTH, tiny_models.VOCABULARY
