@@ -190,8 +190,8 @@ class SamplingParams:
             ge=0.01,
             le=100,
             extra=_SHAPES,
-            description="Divide the logits of tokens that have already occurred by this number; 1 "
-            "for no penalty.",
+            description="Divide positive logits of tokens that have already occurred by this "
+            "number, and multiply negative ones; 1 for no penalty.",
         ),
     ] = 1.0
     presence_penalty: Annotated[

@@ -197,7 +197,7 @@ def _expanded(path: str) -> Path:
 _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]] = {
     "/help": (_help, "", "this list"),
     "/stats": (_stats, "", "figures of the last answer and of the session"),
-    "/continue": (_continue, "", "go on with an answer that was cut"),
+    "/continue": (_continue, "", "continue an answer that was cut off"),
     "/retry": (_retry, "", "send a message again that was not answered"),
     "/set": (_set, "[NAME VALUE]", "show or set the sampling, such as temp 0.7; default undoes it"),
     "/model": (_model, "[NAME]", "go on with another model, or show which one it is"),
@@ -207,7 +207,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
     "/tools": (
         _tools,
         "[FILE.py]",
-        "run a file and offer its functions; each call waits for your y; off, or a list",
+        "run a file and offer its functions, each call with your consent; off ends it",
     ),
     "/reset": (_reset, "", "forget the conversation"),
     "/save": (_save, "FILE", "save the conversation to a file"),
