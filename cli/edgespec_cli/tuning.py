@@ -230,9 +230,9 @@ def doctor(ctx: click.Context) -> int:
     """Say what slows edgespec down on this device, and what would help.
 
     Checks the machine and how the engines were built. With -m, also checks a model, its measured
-    times, and whether speculation makes it faster; this takes at most --budget seconds. With --verifier,
-    also checks a target on another machine. Changes nothing, and downloads only models that are
-    named together with --verifier.
+    times, and whether speculation makes it faster; this takes at most --budget seconds. With
+    --verifier, also checks a target on another machine. Changes nothing, and downloads only models
+    that are named together with --verifier.
     """
     import edgespec
 
