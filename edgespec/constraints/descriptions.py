@@ -15,7 +15,10 @@ from . import schemas
 
 
 class Limit(NamedTuple):
-    """A limit on reasoning: its tokens, the markers around it, and True if the prompt opened it."""
+    """A limit on reasoning: the most tokens it may have, and the markers before and after it.
+
+    open: the prompt ends inside the reasoning.
+    """
 
     budget: int
     begin: str

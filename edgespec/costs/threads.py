@@ -435,10 +435,11 @@ def governor_of(
     """Return a governor of the threads of `models`, by the settings of the target. Return None if
     there is nothing to govern: a target without threads, or models that run on a GPU alone.
 
-    loading: a meter that has watched the system since before the models were loaded. It shows other
-    programs before the first evaluation, which could otherwise take seconds with all threads.
-    stoppable: evaluations of the target can be stopped; that also needs a target that can truncate
-    its cache. A governor that may not change anything still detects other programs.
+    loading: a meter that has watched the system since before the models were loaded. With it, the
+    governor knows of other busy programs before the first evaluation and uses fewer threads; on
+    busy cores an evaluation with all threads can take seconds. stoppable: evaluations of the target
+    can be stopped; that also needs a target that can truncate its cache. If the settings fix the
+    number of threads, the governor changes nothing, but still detects other programs.
     """
     if not isinstance(target, FileModel) or _are_on_gpu([target, *models]):
         return None

@@ -188,7 +188,9 @@ class Adaptive(Policy):
 
     @property
     def _tapping_s(self) -> float:
-        """The target's seconds for hidden states in each step; 0 if no head reads them."""
+        """The seconds that the target takes in each step to output the hidden states that a head
+        reads; 0 if none does.
+        """
         return self.costs.tapping_s if self._rest.can_act else 0.0
 
     def _forget_stale_costs(self) -> None:
