@@ -35,7 +35,7 @@ class _Answer(msgspec.Struct):
 
 
 def not_connected(error: Exception, remote: RemoteConfig, host: str) -> EdgeSpecError:
-    """Return edgespec's error for an exception, of a type in CONNECTING, raised while connecting."""
+    """Return edgespec's error for an exception, of a type in CONNECTING, raised by connecting."""
     if isinstance(error, ssl.SSLCertVerificationError):  # an OSError and a ValueError as well
         why = reason(error.verify_message).rstrip(".")
         return VerifierRefused(
