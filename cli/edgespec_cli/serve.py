@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -237,10 +236,11 @@ def _remembered(given: str | None) -> str:
 
 
 def _settings(params: dict[str, Any]) -> ServerSettings:
+    from edgespec.loading.models import served_name
     from edgespec.server.settings import read_keys, read_metrics_key
 
     return ServerSettings(
-        model=params["alias"] or _name(model_reference(params)),
+        model=params["alias"] or served_name(model_reference(params)),
         host=params["host"],
         port=params["port"],
         api_keys=read_keys(params["api_key_file"]),
@@ -256,17 +256,3 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
         grace_s=params["grace_s"],
         sampling=sampling_arguments(params),
     )
-
-
-def _name(reference: str) -> str:
-    """Return the name under which to serve a model: the reference itself, or for a path the file
-    name without its ending. An ONNX graph is named after its folder.
-    """
-    from edgespec import named_files
-
-    path = Path(os.path.abspath(named_files.expanded(reference)))
-    if not path.exists():
-        return reference
-    if path.suffix == ".onnx":  # every graph is called model.onnx
-        path = path.parent.parent if path.parent.name == "onnx" else path.parent
-    return path.name if path.is_dir() else path.stem

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .base import Backend
-from .files import ENGINES
+from .files import FORMATS, format_of
 
 
 def _llama_cpp() -> Backend:
@@ -26,7 +26,7 @@ _FACTORIES: dict[str, Callable[[], Backend]] = {"llama_cpp": _llama_cpp, "onnx":
 
 def names() -> list[str]:
     """Return the names of all backends, installed or not."""
-    return list(_FACTORIES)
+    return list(dict.fromkeys(each.engine for each in FORMATS.values()))
 
 
 def get(name: str) -> Backend:
@@ -37,11 +37,8 @@ def get(name: str) -> Backend:
 
 
 def name_of(path: Path) -> str:
-    """Return the name of the backend for a model file. The file's suffix alone decides; nothing is
-    imported or read. A file with an unknown suffix is taken for a GGUF; the engine later checks
-    that it is one.
-    """
-    return ENGINES.get(path.suffix, "llama_cpp")
+    """Return the name of the backend for a model file, as its format says (`files.format_of`)."""
+    return format_of(path).engine
 
 
 def of(path: Path) -> Backend:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,11 +18,6 @@ from ..errors import ModelError, ModelNotFound
 HEAD = "head.json"
 """The file next to a head's graphs that describes the head."""
 
-ENGINES = {".gguf": "llama_cpp", ".onnx": "onnx"}
-"""The engine for each suffix of model files."""
-
-SUFFIXES = tuple(ENGINES)
-
 CHECKPOINTS = (
     "model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors",
     "pytorch_model.bin", "medusa_lm_head.pt",
@@ -30,6 +26,40 @@ CHECKPOINTS = (
 
 _CHECKPOINT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _MOST_JSON = 16 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of model files.
+
+    engine: the package in `edgespec.backends` that reads it. name: what users call it. has_folder:
+    each model has a folder of its own, with its companion files; otherwise it is a single file
+    among others.
+    """
+
+    engine: str
+    name: str
+    has_folder: bool = False
+
+
+FORMATS = {".gguf": Format("llama_cpp", "GGUF"), ".onnx": Format("onnx", "ONNX", has_folder=True)}
+"""The format for each suffix of model files. Nothing else declares an engine."""
+
+SUFFIXES = tuple(FORMATS)
+ANY_SUFFIX = f"(?:{'|'.join(map(re.escape, SUFFIXES))})"
+"""A regular expression for the suffix of a model file."""
+
+GRAPHS = ("*.onnx", "onnx/*.onnx")
+"""The places of graphs in a folder; repositories on the hub use the subfolder."""
+
+_SINGLE = tuple(f"*{suffix}" for suffix, each in FORMATS.items() if not each.has_folder)
+
+
+def format_of(path: str | Path) -> Format:
+    """Return the format of a model file. The suffix alone decides; nothing is read. A file with an
+    unknown suffix is taken for a GGUF; the engine later checks that it is one.
+    """
+    return FORMATS.get(Path(path).suffix, FORMATS[".gguf"])
 
 
 def opened(path: Path) -> BinaryIO:
@@ -97,17 +127,18 @@ def stem_of(name: str) -> str:
 
 
 def has_folder(path: str | Path) -> bool:
-    """Return True if each model with this suffix has a folder of its own, with its companion files.
-    ONNX graphs have one; a GGUF is a single file among others.
-    """
-    return Path(path).suffix == ".onnx"
+    """Return True if models of this format have a folder each (`Format`)."""
+    return format_of(path).has_folder
+
+
+def single_files(folder: Path) -> list[Path]:
+    """Return the files in a folder that are named like models without a folder of their own."""
+    return kept_files.matching(folder, *_SINGLE)
 
 
 def onnx_files(folder: Path) -> list[Path]:
-    """Return the graphs in a folder and in its subfolder onnx/, which repositories on the hub
-    use.
-    """
-    return sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
+    """Return the graphs in a folder (`GRAPHS`)."""
+    return sorted(path for pattern in GRAPHS for path in folder.glob(pattern))
 
 
 def only_graph(folder: Path) -> Path:
@@ -168,16 +199,12 @@ def folder_of_neighbours(path: Path) -> Path:
 
 
 def neighbours(path: Path) -> list[Path]:
-    """Return a model and the models next to it: GGUF files, and graphs that are alone in their
+    """Return a model and the models next to it: single files, and graphs that are alone in their
     folders. Heads in folders are left out.
     """
     around = folder_of_neighbours(path)
     there = kept_files.matching(around, "*")
     folders = [f for f in there if os.path.isdir(f) and not os.path.isfile(f / HEAD)]
     graphs = [onnx_files(folder) for folder in folders]
-    whole = [
-        path
-        for path in there
-        if path.suffix == ".gguf" and os.path.isfile(path) and parts(path)[0] == path
-    ]
+    whole = [f for f in single_files(around) if os.path.isfile(f) and parts(f)[0] == f]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]

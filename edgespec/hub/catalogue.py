@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from ..backends.files import has_folder, stem_of
+from ..backends.files import ANY_SUFFIX, has_folder, stem_of
 from ..backends.heads import Kind
 from ..config import SamplingParams, did_you_mean
 from ..errors import ConfigError, ModelNotFound
@@ -77,7 +77,7 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def has_folder(self) -> bool:
-        """True for an ONNX graph, which has other files next to it; False for a GGUF."""
+        """True for an ONNX graph, which has other files next to it; False for a single file."""
         return has_folder(self.filename)
 
 
@@ -209,7 +209,8 @@ def _check_head(head: PublishedHead, where: str) -> None:
 
 def _check(file: ModelFile, where: str) -> None:
     """Raise ConfigError if a file's name, sources and hash do not fit together."""
-    if not re.fullmatch(r"(?!\.)[^/\\]+\.gguf|(?!\.)[^/\\]+/[^/\\]+\.onnx", file.filename):
+    folder = r"[^/\\]+/" if file.has_folder else ""
+    if not re.fullmatch(rf"(?!\.){folder}[^/\\]+{ANY_SUFFIX}", file.filename):
         raise ConfigError(
             f"{where}.filename {file.filename!r} is neither a plain name in .gguf nor "
             "folder/name.onnx"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .. import kept_files
+from ..backends.files import single_files
 from ..errors import DownloadError
 from . import catalogue
 from .catalogue import Entry, ModelFile
@@ -14,15 +15,14 @@ from .storage import models_dir, verify
 
 
 def called_like(file: ModelFile) -> list[Path]:
-    """Return the GGUF files in our folder that are named like this file of the catalogue."""
+    """Return the files in our folder that are named like this file of the catalogue."""
     names = {
         name
         for entry, number in _places()
         if entry.files[number] == file
         for name in _names(entry, number)
     }
-    there = kept_files.matching(models_dir(), "*.gguf")
-    return [path for path in there if path.name.lower() in names]
+    return [path for path in single_files(models_dir()) if path.name.lower() in names]
 
 
 def is_gguf(path: Path) -> bool:
@@ -62,7 +62,7 @@ def _is(path: Path, file: ModelFile) -> bool:
 
 
 def _places() -> Iterator[tuple[Entry, int]]:
-    """Yield each GGUF of the catalogue as its entry and its index among the entry's files."""
+    """Yield each single file of the catalogue: its entry, and its index among the entry's files."""
     for entry in catalogue.load().values():
         for number, file in enumerate(entry.files):
             if not file.has_folder:
@@ -74,7 +74,8 @@ def _names(entry: Entry, number: int) -> set[str]:
     its name in the catalogue.
     """
     file = entry.files[number]
-    names = {file.filename, f"{entry.name}-{file.quantisation}.gguf"}
+    suffix = Path(file.filename).suffix
+    names = {file.filename, f"{entry.name}-{file.quantisation}{suffix}"}
     if number == 0:
-        names.add(f"{entry.name}.gguf")
+        names.add(f"{entry.name}{suffix}")
     return {name.lower() for name in names}

@@ -18,7 +18,15 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from ..backends.files import SUFFIXES, has_folder, only_graph, onnx_files, split_parts
+from ..backends.files import (
+    ANY_SUFFIX,
+    SUFFIXES,
+    has_folder,
+    only_graph,
+    onnx_files,
+    single_files,
+    split_parts,
+)
 from ..errors import ConfigError, ModelNotFound
 from ..named_files import expanded
 from . import catalogue, hub_client, store
@@ -124,7 +132,7 @@ def _refuse_quantisation(text: str, quantisation: str | None) -> None:
 def _missing(text: str, path: Path) -> str:
     """Return the message for a path without a model, which says what else would work."""
     if os.path.isdir(path):
-        inside = ", ".join(sorted(p.name for p in path.glob("*.gguf"))[:5])
+        inside = ", ".join([p.name for p in single_files(path)][:5])
         remedy = f"name a file: {inside}" if inside else "there is no .gguf file in it either"
         if os.path.isfile(path / "config.json") and not inside:
             remedy += (
@@ -133,7 +141,7 @@ def _missing(text: str, path: Path) -> str:
             )
         return f"{text!r} is a folder without an .onnx file; {remedy}"
     message = f"there is no file {text!r}; {catalogue.closest(text)}"
-    if re.fullmatch(r"\w[\w.-]*/[\w.-]+/.*\.(gguf|onnx)(@.+)?", text):
+    if re.fullmatch(rf"\w[\w.-]*/[\w.-]+/.*{ANY_SUFFIX}(@.+)?", text):
         message += f" If it is a file of the hub: hf:{text}"
     elif re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?", text):
         message += f" If it is a repository of the hub: hf:{text}"
@@ -143,7 +151,7 @@ def _missing(text: str, path: Path) -> str:
 def _in_hub(text: str) -> ModelFile | Repository:
     """Return the file or the repository of an hf: reference. Raises ModelNotFound."""
     match = re.fullmatch(
-        r"hf:([\w.-]+/[\w.-]+)(?:/([^@\\]+\.(?:gguf|onnx))|:([\w.-]+))?(?:@(.+))?", text
+        rf"hf:([\w.-]+/[\w.-]+)(?:/([^@\\]+{ANY_SUFFIX})|:([\w.-]+))?(?:@(.+))?", text
     )
     if not match or ".." in text:
         raise ModelNotFound(

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from .. import kept_files
 from ..backends.files import (
+    GRAPHS,
     HEAD,
     SUFFIXES,
-    has_folder,
+    format_of,
     label,
     only_graph,
     parts,
+    single_files,
     size_of,
     split_parts,
 )
@@ -42,8 +44,8 @@ class StoredModel:
     @property
     def format(self) -> str:
         """The file format and the number format of the weights."""
-        engine = "ONNX" if has_folder(self.path) else "GGUF"
-        return f"{engine} {self.quantisation.removeprefix('ONNX-')}".rstrip()
+        name = format_of(self.path).name
+        return f"{name} {self.quantisation.removeprefix(f'{name}-')}".rstrip()
 
 
 def stored() -> list[StoredModel]:
@@ -93,7 +95,7 @@ def _own() -> Iterator[StoredModel]:
     """Yield the models in our folder."""
     folder, names = models_dir(), _names()
     graphs = [graph for sub in kept_files.matching(folder, "[!.]*/") for graph in _graphs(sub)]
-    for path in (*kept_files.matching(folder, "*.gguf"), *graphs):
+    for path in (*single_files(folder), *graphs):
         if _is_whole(path):
             name, quantisation = names.get(path.relative_to(folder).as_posix(), ("", ""))
             yield _model(name or str(path), path, quantisation)
@@ -103,7 +105,7 @@ def _graphs(folder: Path) -> list[Path]:
     """Return the graphs in a folder. If it holds a head, whose graphs belong together, return only
     one of them.
     """
-    graphs = kept_files.matching(folder, "*.onnx", "onnx/*.onnx")
+    graphs = kept_files.matching(folder, *GRAPHS)
     return [only_graph(folder)] if graphs and os.path.isfile(folder / HEAD) else graphs
 
 

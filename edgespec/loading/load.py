@@ -154,7 +154,7 @@ def _warn(
 
 def _warn_of_gpu(target: FileModel, tune: str) -> None:
     """Log a warning, once on a device, if it has a GPU that this installation does not use."""
-    if target.path.suffix != ".gguf" or not {"NVIDIA", "AMD"} & set(seen_gpus()):
+    if backends.name_of(target.path) != "llama_cpp" or not {"NVIDIA", "AMD"} & set(seen_gpus()):
         return
     from ..backends import llama_cpp
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .. import backends, hub
+from .. import backends, hub, named_files
 from ..backends import files
 from ..backends.base import FileModel
 from ..config import EngineConfig
@@ -24,6 +24,18 @@ def model_path(reference: Reference) -> Path:
             f"`edgespec pull {os.fspath(reference)}` or edgespec.hub.pull(…)"
         )
     return path
+
+
+def served_name(reference: str) -> str:
+    """Return the name under which to serve a model: the reference itself, or for a path the file
+    name without its suffix. A model that has a folder of its own is named after the folder.
+    """
+    path = Path(os.path.abspath(named_files.expanded(reference)))
+    if not path.exists():
+        return reference
+    if files.has_folder(path):  # every graph is called model.onnx
+        path = path.parent.parent if path.parent.name == "onnx" else path.parent
+    return path.name if path.is_dir() else path.stem
 
 
 def is_installed(path: Path) -> bool:

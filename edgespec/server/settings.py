@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from .. import kept_files
+from ..backends.files import has_folder, stem_of
 from ..config import SamplingParams, build
 from ..errors import ConfigError
 from ..setting import check
@@ -226,9 +227,9 @@ def read_metrics_key(path: Path | None, environment: Mapping[str, str] = os.envi
 
 def names(asked: str, model: str) -> bool:
     """Return True if `asked` means the model that is served as `model`: it is that name, or that
-    name followed by ".gguf".
+    name followed by the suffix of a model file that has no folder of its own.
     """
-    return asked in (model, f"{model}.gguf")
+    return asked == model or (stem_of(asked) == model and not has_folder(asked))
 
 
 def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
