@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 from .base import Backend
 from .files import FORMATS, format_of
-
-
-def _llama_cpp() -> Backend:
-    from . import llama_cpp
-
-    return llama_cpp
-
-
-def _onnx() -> Backend:
-    from . import onnx
-
-    return onnx
-
-
-_FACTORIES: dict[str, Callable[[], Backend]] = {"llama_cpp": _llama_cpp, "onnx": _onnx}
 
 
 def names() -> list[str]:
@@ -33,7 +19,9 @@ def get(name: str) -> Backend:
     """Import a backend and return it. Raises EngineMissing if the engine's package is not
     installed, and KeyError for an unknown name.
     """
-    return _FACTORIES[name]()
+    if name not in names():
+        raise KeyError(name)
+    return cast(Backend, import_module(f".{name}", __name__))
 
 
 def name_of(path: Path) -> str:

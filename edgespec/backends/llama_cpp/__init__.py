@@ -1,5 +1,7 @@
 """A `Backend` for GGUF models on libllama, llama.cpp's library. Some builds can also requantise."""
 
+from typing import TYPE_CHECKING
+
 from .batched import LlamaCppBatchedModel as LlamaCppBatchedModel
 from .devices import Gpu as Gpu
 from .devices import all_gpus as all_gpus
@@ -28,3 +30,8 @@ from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
 from .tokenizer import vocabulary as vocabulary
 from .weights import load_weights as load_weights
 from .weights import requantize as requantize
+
+if TYPE_CHECKING:
+    from .. import base, llama_cpp
+
+    _: base.Backend = llama_cpp  # mypy checks that the package has every function of a Backend

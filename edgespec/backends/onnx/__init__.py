@@ -1,5 +1,7 @@
 """A `Backend` for ONNX decoders on onnxruntime."""
 
+from typing import TYPE_CHECKING
+
 from .head import OnnxHead as OnnxHead
 from .head import open_head as open_head
 from .head_folder import has_own_head as has_own_head
@@ -22,3 +24,8 @@ from .session import supports_gpu_offload as supports_gpu_offload
 from .session import versions as versions
 from .tokenizer import entries as entries
 from .tokenizer import vocabulary as vocabulary
+
+if TYPE_CHECKING:
+    from .. import base, onnx
+
+    _: base.Backend = onnx  # mypy checks that the package has every function of a Backend

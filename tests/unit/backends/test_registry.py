@@ -1,5 +1,6 @@
 """Which backend a file belongs to, and what is known about files without any engine."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from edgespec import EngineMissing, backends
 from edgespec.backends import files
+from edgespec.backends.base import Backend
 
 
 def test_a_suffix_names_the_backend():
@@ -17,6 +19,15 @@ def test_a_suffix_names_the_backend():
     assert backends.name_of(Path("model.gguf")) == backends.name_of(Path("blob")) == "llama_cpp"
     with pytest.raises(KeyError):
         backends.get("mlx")
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_an_engine_has_every_function_of_a_backend(name):
+    engine = pytest.importorskip(f"edgespec.backends.{name}", exc_type=EngineMissing)
+    for function, declared in inspect.getmembers(Backend, inspect.isfunction):
+        if not function.startswith("_"):
+            taken = inspect.signature(getattr(engine, function)).parameters
+            assert ["self", *taken] == list(inspect.signature(declared).parameters)
 
 
 def test_no_engine_is_imported_to_tell():
