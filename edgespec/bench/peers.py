@@ -49,7 +49,6 @@ DRAFT = (
          {"type": "draft_simple", "n_max": 8, "p_min": 0.9}),
 )  # fmt: skip
 
-
 GENAI = (
     Mode("onnxruntime-genai", "onnxruntime-genai"),
     Mode("onnxruntime-genai ngram 3/4", "onnxruntime-genai",
@@ -63,15 +62,16 @@ GENAI_DRAFT = (
     Mode("onnxruntime-genai draft 4 cooldown", "onnxruntime-genai",
          {"draft": True, "max_draft_tokens": 4, "min_adaptive_k": 1, "cooldown": True}),
 )  # fmt: skip
+_BY_ENGINE = {"llama_cpp": (LOOKUP, DRAFT), "onnx": (GENAI, GENAI_DRAFT)}
 
 
 def modes(model: Path, draft: Path | None) -> tuple[Mode, ...]:
-    """Return all modes of the runtimes that can run these files.
+    """Return all modes of the runtimes that can run these files, () if no runtime can.
 
     If the target and the draft model have different formats, no mode uses the draft model.
     """
     engine = backends.name_of(model)
-    lookup, drafting = (GENAI, GENAI_DRAFT) if engine == "onnx" else (LOOKUP, DRAFT)
+    lookup, drafting = _BY_ENGINE.get(engine, ((), ()))
     paired = draft is not None and backends.name_of(draft) == engine
     return (*lookup, *(drafting if paired else ()))
 

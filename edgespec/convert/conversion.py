@@ -16,6 +16,7 @@ from .. import backends, hub
 from ..backends import files
 from ..config import build
 from ..errors import ConfigError, ConversionError, ModelNotFound
+from ..hub.known_files import is_gguf
 from ..loading.models import model_path
 from ..named_files import expanded
 from . import tools
@@ -162,7 +163,9 @@ def _holds_weights(folder: Path) -> bool:
 
 
 def _source(source: str | os.PathLike[str]) -> Path:
-    """Return the path of a GGUF, or of a folder with a Hugging Face model. Raises ModelNotFound."""
+    """Return the path of a GGUF, or of a folder with a Hugging Face model. Raises ModelNotFound,
+    and ConfigError for any other file.
+    """
     folder = expanded(source)
     if folder.is_dir():
         if _holds_weights(folder):
@@ -171,8 +174,9 @@ def _source(source: str | os.PathLike[str]) -> Path:
             f"{folder} is no Hugging Face folder: it needs config.json and .safetensors files"
         )
     path = model_path(source)
-    if backends.name_of(path) == "onnx":
-        raise ConfigError(f"{path} is an ONNX graph already; give a GGUF or a Hugging Face folder")
+    if not is_gguf(path):
+        what = "an ONNX graph already" if is_graph(path) else "no GGUF"
+        raise ConfigError(f"{path} is {what}; give a GGUF or a Hugging Face folder")
     return path
 
 

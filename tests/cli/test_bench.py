@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -466,6 +467,14 @@ def test_a_peer_that_is_not_there_says_so(tmp_path):
     mode = peers.Mode("other", "no-such-runtime")
     with pytest.raises(edgespec.EngineMissing, match=r"other does not run here; .*KeyError"):
         peers.Peer(mode, peers.Weights(tmp_path, None, 64, 1), sys.executable)
+
+
+def test_peers_run_the_formats_of_their_own_engine(monkeypatch):
+    gguf, graph = Path("a.gguf"), Path("b/model.onnx")
+    assert peers.modes(gguf, None) == peers.modes(gguf, graph) == peers.LOOKUP
+    assert peers.modes(graph, graph) == (*peers.GENAI, *peers.GENAI_DRAFT)
+    monkeypatch.setattr(peers.backends, "name_of", lambda path: "other")
+    assert peers.modes(gguf, gguf) == ()
 
 
 def test_a_report_says_what_was_measured_and_when(bench, edgespec_cli, monkeypatch):

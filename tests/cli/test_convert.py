@@ -172,8 +172,10 @@ def test_offline_no_tools_are_installed(edgespec_cli, monkeypatch, args):
     (("toy.gguf", "--python", "absent"), 2, "does not exist"),
     (("toy.gguf", "draft.gguf"), 2, "is there already"),
     (("absent.gguf",), 1, "there is no file 'absent.gguf'"),
+    (("draft.gguf",), 2, "draft.gguf is no GGUF"),
 ])  # fmt: skip
 def test_bad_input(edgespec_cli, args, status, says):
+    edgespec_cli.model.write_bytes(b"GGUF")
     done = edgespec_cli("convert", *args, "--offline")
     assert done.exit_code == status
     assert says in done.stderr

@@ -132,6 +132,9 @@ def test_refusals(tmp_path, source, monkeypatch):
         edgespec.convert(tmp_path, tmp_path / "out")
     with pytest.raises(ConfigError, match="ONNX graph already"):
         edgespec.convert(onnx_models.save(tmp_path / "graph"), tmp_path / "out")
+    (tmp_path / "other.gguf").write_bytes(b"no such format")
+    with pytest.raises(ConfigError, match=r"other.gguf is no GGUF"):
+        edgespec.convert(tmp_path / "other.gguf", tmp_path / "out", offline=True)
     with pytest.raises(ConfigError, match="cannot be started"):
         edgespec.convert(source, tmp_path / "out", python=tmp_path / "absent")
     usage = type("Usage", (), {"free": 5})
