@@ -87,8 +87,8 @@ def check_model(
 
 
 def _check_file(info: ModelInfo) -> Finding:
-    size = f"{info.file_size / 1e9:.2f} GB"
-    text = f"{info.name}, {info.architecture}, {info.quantisation}, {size}, {info.n_layer} layers"
+    size, layers = f"{info.file_size / 1e9:.2f} GB", count(info.n_layer, "layer")
+    text = f"{info.name}, {info.architecture}, {info.quantisation}, {size}, {layers}"
     return Finding("ok", "model", text)
 
 

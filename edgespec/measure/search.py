@@ -19,6 +19,7 @@ from ..errors import Aborted, ModelError
 from ..loading.models import open_model
 from ..types import Abort
 from .budget import Budget
+from .findings import count
 from .interleaving import MIN_ROUNDS, Try, candidate, decide, interleave
 from .results import Choice, tokens_at_once
 
@@ -98,8 +99,7 @@ def _choose_threads(
 
     times = interleave([partial(seconds, n) for n in counts], budget)
     model.set_threads(**defaults)
-    labels = [f"{n} thread{'' if n == 1 else 's'}" for n in counts]
-    known = list(zip(counts, labels, strict=True))
+    known = [(n, count(n, "thread")) for n in counts]
     return decide(setting, tokens_at_once(width), known, times, busy=busy)
 
 

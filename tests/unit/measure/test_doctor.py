@@ -10,7 +10,7 @@ import edgespec
 from edgespec import ConfigError, EngineConfig
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
-from edgespec.measure import doctor, draft_checks, machine_checks
+from edgespec.measure import doctor, draft_checks, machine_checks, model_checks
 from edgespec.measure.draft_checks import check_cost
 from edgespec.measure.engine_checks import libllama_finding
 from edgespec.measure.findings import Finding
@@ -55,6 +55,12 @@ def test_the_doctor_names_the_library_and_what_compiling_it_gains():
     assert "AVX-512" not in old.remedy
     arm = libllama_finding("libllama 0.5", ["NEON"], True, frozenset({"asimddp"}))
     assert "dot products" in arm.remedy
+
+
+def test_the_doctor_counts_layers():
+    info = edgespec.ModelInfo("m.gguf", "llama", "m", "Q8_0", 1000, 64, 8, 1, 1, 4, 4, False)
+    for n, said in ((1, ", 1 layer"), (2, ", 2 layers")):
+        assert model_checks._check_file(replace(info, n_layer=n)).text.endswith(said)
 
 
 def test_beside_other_programs_no_number_of_threads_is_advised():
