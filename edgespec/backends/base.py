@@ -57,11 +57,13 @@ class Model(ABC):
     an error which says that this model cannot do it.
 
     placement: the device of each part of the model, in the engine's words; empty if the engine does
-    not report it. hidden_size: the width of a hidden state, 0 if unknown. n_layer: the number of
-    layers, 0 if unknown. cached_size: in one layer of the cache, the count of numbers in one
-    token's keys and values; 0 if the model gives no access to its cache. thread_limit: the most
-    threads that may be used at present. 0 means no limit other than the settings; None means that
-    the threads of this model cannot be limited.
+    not report it. `share_on_gpu` reads two keys: "layers", which begins with "offloaded 20/29
+    layers", and "provider", where any value except "CPU" stands for a GPU. hidden_size: the width
+    of a hidden state, 0 if unknown. n_layer: the number of layers, 0 if unknown. cached_size: in
+    one layer of the cache, the count of numbers in one token's keys and values; 0 if the model
+    gives no access to its cache. thread_limit: the most threads that may be used at present. 0
+    means no limit other than the settings; None means that the threads of this model cannot be
+    limited.
     """
 
     vocab_size: int
@@ -274,7 +276,7 @@ class FileModel(Model):
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that the model's speed depends on, as JSON values: device, build, file
-        and settings.
+        and settings. It contains the `Backend.identity` of the file.
         """
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
@@ -433,8 +435,15 @@ class Backend(Protocol):
         """
 
     def inspect_metadata(self, path: Path) -> dict[str, str]:
-        """Return a file's metadata under the keys that a GGUF has, without the architecture's
-        prefix ("block_count", "context_length", …). Raises ModelError or a subclass.
+        """Return a file's metadata as texts, under the keys that a GGUF has, without the
+        architecture's prefix. Raises ModelError or a subclass.
+
+        "has_chat_template" ("True" or "False") and "vocab_size" must be there. Other keys that are
+        read (`measure.inspection.inspect`): "general.architecture", "general.name", "quantisation"
+        (or "general.file_type", a number of llama.cpp's), "context_length", "block_count",
+        "embedding_length", "attention.head_count", "attention.head_count_kv",
+        "attention.key_length", "attention.value_length", "element_size" (bytes of an element of the
+        KV cache, 2 by default), and "engine.NAME" for how the model runs on this device.
         """
 
     def published_sampling(self, model: Any) -> dict[str, Any]:
@@ -446,7 +455,8 @@ class Backend(Protocol):
 
     def identity(self, path: Path) -> dict[str, Any]:
         """Return values that identify a file, this device and this build of the engine, and that do
-        not depend on settings.
+        not depend on settings. "file" is `files.identity(path)`: by it the measured times of a
+        model are found. "processor" is `device.processor()`.
         """
 
     def versions(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ needed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ CHECKPOINTS = (
 
 _CHECKPOINT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _MOST_JSON = 16 << 20  # bytes
+_HASHED = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,15 @@ def parts(path: Path) -> list[Path]:
 def size_of(path: Path) -> int:
     """Return the size of a model on disk, in bytes."""
     return sum(part.stat().st_size for part in parts(path))
+
+
+def identity(path: Path) -> list[Any]:
+    """Return what identifies a model's file, as JSON values: its label, its size in bytes and a
+    hash of its beginning. Raises ModelNotFound.
+    """
+    with opened(path) as file:
+        start = hashlib.sha256(file.read(_HASHED)).hexdigest()[:16]
+    return [label(path), size_of(path), start]
 
 
 def label(path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from .. import backends
 from ..config import EngineConfig, build
 from ..costs.profiles import Entry, kept
-from ..errors import ConfigError
+from ..errors import ConfigError, ModelError
 
 TUNABLE = ("n_threads", "n_threads_batch", "flash_attn", "use_extra_bufts", "device")
 
@@ -27,7 +27,7 @@ def tuned_options(path: Path, config: EngineConfig, given: Iterable[str] = ()) -
         chosen = {name: known[name] for name in TUNABLE if name in known and name not in fixed}
         build(EngineConfig, chosen)
         backends.of(path).gpus(replace(config, **chosen))
-    except (ConfigError, OSError, TypeError):  # the engine reports what cannot be read
+    except (ConfigError, ModelError, OSError, TypeError):  # the engine reports what cannot be read
         return {}
     return chosen
 

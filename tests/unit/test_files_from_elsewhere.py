@@ -35,10 +35,8 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
 }
 KNOWN = {  # places that read files of models themselves
     "edgespec/backends/llama_cpp/head_files.py": "a row that the checked header says is there",
-    "edgespec/backends/llama_cpp/inspection.py": "the first bytes of a file that is in use",
     "edgespec/backends/llama_cpp/metadata.py": "a map of a file that `opened` has opened",
     "edgespec/backends/onnx/head_folder.py": "an array in bytes that `read_bytes` has read",
-    "edgespec/backends/onnx/session.py": "the first bytes of a file that is in use",
     "edgespec/convert/comparison.py": "numbers that our own worker has written",
     "edgespec/convert/heads/config.py": "the first bytes of a regular file",
     "edgespec/convert/heads/conversion.py": "weights that edgespec has written",

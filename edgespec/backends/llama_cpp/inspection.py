@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from ...device import processor
+from .. import files
 from .damage import check
 from .library import engine, system_info
 from .metadata import Header
@@ -64,11 +64,9 @@ def identity(path: Path) -> dict[str, Any]:
     """Return values that identify a file, this device and this build, and that do not depend on
     settings.
     """
-    with path.open("rb") as file:
-        head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
     return {
         "engine": engine(),
         "device": system_info(),
         "processor": processor(),
-        "file": [path.name, path.stat().st_size, head],
+        "file": files.identity(path),
     }

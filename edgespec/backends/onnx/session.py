@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ from ...errors import (
     UnknownArchitecture,
 )
 from ...kept_files import one_line
-from ..files import label, size_of
+from .. import files
 
 try:
     import onnxruntime
@@ -96,13 +95,11 @@ def identity(path: Path) -> dict[str, Any]:
     """Return values that identify a file, this device and this build, and that do not depend on
     settings.
     """
-    with path.open("rb") as file:
-        head = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
     return {
         "engine": f"onnxruntime {ort.__version__}",
         "device": ort.get_device(),
         "processor": processor(),
-        "file": [label(path), size_of(path), head],
+        "file": files.identity(path),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import EngineMissing, backends
+from edgespec import EngineMissing, ModelNotFound, backends
 from edgespec.backends import files
 from edgespec.backends.base import Backend
 
@@ -65,6 +65,16 @@ def test_neighbours_lie_around_a_file_or_around_the_folder_of_a_graph(tmp_path):
     for path in (tmp_path / "a.gguf", tmp_path / "one/model.onnx"):
         assert files.folder_of_neighbours(path) == tmp_path
         assert files.neighbours(path) == [tmp_path / "a.gguf", tmp_path / "one/model.onnx"]
+
+
+def test_all_parts_of_a_model_count_for_its_identity(tmp_path):
+    names = ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
+    for name in names:
+        (tmp_path / name).write_bytes(b"GGUF")
+    label, size, start = files.identity(tmp_path / names[0])
+    assert (label, size, len(start)) == (names[0], 8, 16)
+    with pytest.raises(ModelNotFound, match="cannot read"):
+        files.identity(tmp_path / "absent.gguf")
 
 
 def test_the_folder_of_a_head_stands_for_its_graph_that_guesses(tmp_path):
