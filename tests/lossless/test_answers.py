@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import total_variation
 from tests.helpers.masked_loops import KINDS
 from tests.helpers.selection import every
@@ -14,7 +15,7 @@ pytest.importorskip("llguidance")
 @pytest.mark.parametrize(
     "kind", ["none", "suffix", "model", "model tree", "forced, suffix", "model tree, forced"]
 )
-@pytest.mark.parametrize("acceptance", ["block", "rejection"])
+@pytest.mark.parametrize("acceptance", UNCOUPLED)
 def test_law_is_that_of_the_masked_target(name, kind, acceptance):
     case = CASES[name]
     expected = masked_law(case)

@@ -6,6 +6,7 @@ import pytest
 
 from edgespec import SamplingParams
 from tests.helpers import toy_loops as loop
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import total_variation
 from tests.helpers.masked_loops import (
     KINDS,
@@ -23,7 +24,7 @@ pytest.importorskip("llguidance")
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("kind", ["none", *KINDS])
-@pytest.mark.parametrize("acceptance", ["block", "rejection", "deterministic"])
+@pytest.mark.parametrize("acceptance", UNCOUPLED)
 def test_law_is_that_of_the_masked_target(kind, acceptance, language):
     given, texts = LANGUAGES[language]
     params = SamplingParams(temperature=1.0, max_tokens=N, **given)

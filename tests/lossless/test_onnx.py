@@ -10,6 +10,7 @@ from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import toy_loops
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import law, total_variation
 
 onnx_models = pytest.importorskip("tests.helpers.onnx_models")
@@ -47,7 +48,7 @@ def outcome(chance, pair, kind, acceptance, params):
     SamplingParams(temperature=1.0, max_tokens=3),
     SamplingParams(temperature=0.7, max_tokens=3, ignore_eos=True, top_k=2, stop=("ba",)),
 ], ids=range(2))  # fmt: skip
-@pytest.mark.parametrize("acceptance", ["block", "rejection", "deterministic"])
+@pytest.mark.parametrize("acceptance", UNCOUPLED)
 def test_law_equals_plain(pair, acceptance, params):
     plain = law(lambda chance: outcome(chance, pair, "none", acceptance, params))
     assert len(plain) > 4

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from edgespec.sampling import acceptance
+from edgespec.sampling.rules import rule_of
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import (
     V,
     complete,
@@ -35,12 +37,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("rule", [acceptance.rejection, acceptance.block])
+@pytest.mark.parametrize("rule", UNCOUPLED)
 @pytest.mark.parametrize("stop_below", [0.0, 0.6])
 @pytest.mark.parametrize(("seed", "zeros", "depth"), CASES)
 def test_drawn_drafts(rule, seed, zeros, depth, stop_below):
     p, q = random_rows(seed, zeros), random_rows(seed + 100, zeros)
-    found = drawn_step(rule, p, q, depth, stop_below)
+    found = drawn_step(rule_of(rule).chain, p, q, depth, stop_below)
     assert total_variation(found, plain_law(p, depth + 1)) <= 1e-12
 
 
@@ -91,8 +93,8 @@ def test_greedy(depth):
 
 def test_empty_draft_draws_from_the_target():
     p = random_rows(0, True)
-    for rule in (acceptance.rejection, acceptance.block):
-        found = law(lambda chance, rule=rule: rule((), (), lambda i: p[()], chance)[1])
+    for chain in (rule_of(name).chain for name in UNCOUPLED):
+        found = law(lambda chance, chain=chain: chain((), (), lambda i: p[()], chance)[1])
         assert total_variation(found, law(lambda chance: chance.draw(p[()]))) <= 1e-12
 
 

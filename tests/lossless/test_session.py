@@ -11,10 +11,10 @@ from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
 from edgespec.policies.fixed import FixedDepth
 from edgespec.policies.growth import Growth
-from edgespec.sampling import rules
 from edgespec.sampling.base import Request
 from edgespec.types import NO_DRAFT, Stats
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import law, total_variation
 from tests.helpers.selection import first, sample
 from tests.helpers.toy_loops import (
@@ -31,7 +31,7 @@ from tests.helpers.toy_loops import (
 
 @pytest.mark.parametrize("params", PARAMS, ids=range(len(PARAMS)))
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("acceptance", [name for name in rules.names() if name != "coupled"])
+@pytest.mark.parametrize("acceptance", UNCOUPLED)
 def test_law_equals_plain(kind, acceptance, params):
     plain = loop_law("none", params)
     assert abs(sum(plain.values()) - 1) <= 1e-12
@@ -39,7 +39,7 @@ def test_law_equals_plain(kind, acceptance, params):
     assert total_variation(found, plain) <= 1e-12
 
 
-@pytest.mark.parametrize("acceptance", ["block", "rejection"])
+@pytest.mark.parametrize("acceptance", UNCOUPLED)
 @pytest.mark.parametrize("options", first(4, [
     {"zeros": True}, {"truncate": False}, {"depth": 3}, {"window": 1}, {"p_min": 0.6},
     {"p_min": 0.6, "zeros": True}, {"window": 2, "truncate": False},

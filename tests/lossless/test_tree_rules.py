@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from edgespec.sampling import acceptance, trees
+from edgespec.sampling.rules import rule_of
 from edgespec.types import Distribution
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import V, complete, law, plain_law, random_rows, total_variation
 
-RULES = [trees.rejection, trees.traversal]
 SHAPES = {
     "chain": (-1, 0, 1),
     "siblings": (-1, -1),
@@ -67,14 +68,15 @@ def depth_of(shape):
     return max(depths)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", UNCOUPLED)
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_drawn_trees(rule, seed, zeros, shape):
     p, q = random_rows(seed, zeros), random_rows(seed + 100, zeros)
     length = depth_of(shape) + 1
-    assert total_variation(drawn_step(rule, p, q, shape, length), plain_law(p, length)) <= 1e-12
+    found = drawn_step(rule_of(rule).tree, p, q, shape, length)
+    assert total_variation(found, plain_law(p, length)) <= 1e-12
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -185,7 +187,7 @@ def test_coupled_text_does_not_depend_on_the_tree(shape):
 
 def test_an_empty_tree_draws_from_the_target():
     p = random_rows(0, True)
-    for rule in RULES:
+    for rule in (rule_of(name).tree for name in UNCOUPLED):
         found = law(lambda chance, rule=rule: rule((), (), (), lambda path: p[()], chance))
         assert {path for path, _ in found} == {()}
         tokens = {token: weight for (_, token), weight in found.items()}

@@ -16,6 +16,7 @@ from edgespec.sampling.sampler import Sampler
 from edgespec.sampling.trees import path_to
 from edgespec.types import Draft
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.acceptance_rules import UNCOUPLED
 from tests.helpers.enumeration import law, total_variation
 from tests.helpers.toy_loops import PARAMS, outcome, probs_of
 
@@ -120,7 +121,7 @@ def plain_session(zeros):
 @pytest.mark.parametrize("params", PARAMS, ids=range(len(PARAMS)))
 @pytest.mark.parametrize(
     ("kind", "acceptance"),
-    [("deterministic", "block"), ("drawn", "block"), ("drawn", "rejection")],
+    [("deterministic", "block"), *(("drawn", rule) for rule in UNCOUPLED)],
 )
 def test_law_equals_plain(kind, acceptance, params, zeros):
     plain = law(lambda chance: outcome(chance, plain_session(zeros), params))

@@ -33,6 +33,7 @@ from edgespec import (
 from edgespec.costs.measuring import measure
 from edgespec.decoding.request_lock import Interrupt
 from edgespec.loading.models import open_model
+from edgespec.sampling import rules
 from tests.helpers import libllama
 from tests.helpers.selection import first, sample, share
 
@@ -95,10 +96,7 @@ def test_rejections_and_full_acceptances_both_happen(drafted_engine):
     assert max(accepted) == 4
 
 
-RULES = ["block", "rejection", "coupled", "deterministic"]
-
-
-@pytest.mark.parametrize("acceptance", first(1, RULES, "more rules with real weights"))
+@pytest.mark.parametrize("acceptance", first(1, rules.names(), "more rules with real weights"))
 def test_sampled_text_is_text(smollm2, small_draft, acceptance):
     with edgespec.load(
         smollm2,
