@@ -417,8 +417,8 @@ class BatchedModel(ABC):
 
 
 class Backend(Protocol):
-    """An engine and its file format: a package in `edgespec.backends` that `backends.of`
-    imports.
+    """An engine and its file format: a package in `edgespec.backends` that `backends.of` imports.
+    `backends.defaults` has the answers of an engine without GPUs, heads or copies.
     """
 
     def open_model(self, path: Path, config: EngineConfig) -> FileModel:

@@ -67,11 +67,6 @@ def is_head(path: Path) -> bool:
     return "kind" in read(folder_of(path), NOTE)
 
 
-def has_own_head(path: Path) -> bool:
-    """Return False: the graph of a model never contains a head."""
-    return False
-
-
 def head_facts(path: Path) -> HeadFacts:
     """Return the description of a head, read from its folder. Raises ModelNotFound, ModelError."""
     folder = folder_of(path)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from ...config import EngineConfig
-from ...errors import ModelError
 from .companions import n_ctx_train, read
 from .graph import Graph
 from .model import OnnxModel
@@ -37,21 +36,6 @@ def inspect_metadata(path: Path) -> dict[str, str]:
         } | {f"engine.{name}": value for name, value in model.placement.items()}
     finally:
         model.close()
-
-
-def can_requantize() -> bool:
-    """Return False: to change a graph's precision, convert its checkpoint again."""
-    return False
-
-
-def requantizable(path: Path) -> bool:
-    """Return False: graphs cannot be requantised (see `can_requantize`)."""
-    return False
-
-
-def requantize(path: Path, target: Path) -> None:
-    """Raise ModelError: graphs cannot be requantised (see `can_requantize`)."""
-    raise ModelError(f"{path} is not written in other formats; convert its checkpoint again")
 
 
 def _precision(path: Path, graph: Graph) -> str:
