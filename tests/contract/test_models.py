@@ -2,7 +2,10 @@
 
 import contextlib
 import functools
+import importlib
 import itertools
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +22,14 @@ from edgespec import (
 from edgespec.cache.token_cache import TokenCache
 from edgespec.costs.governed import GovernedModel
 from edgespec.costs.threads import ThreadGovernor
+from edgespec.loading.models import open_model
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
 from tests.helpers.head_makers import OF_STATES
 from tests.helpers.selection import every, first
+
+OWN = os.environ.get("EDGESPEC_CONTRACT_MODEL", "")
+"""A model of your own, which is then tested alone: its file, or "module:function"."""
 
 N_CTX = 128
 TEXT = [1, 2, 0, 3, 1, 2, 3, 0, 2, 1]
@@ -93,6 +100,11 @@ def opened(tmp_path_factory, head_folders):
 
 def make(name, folder, head_folders, request):
     """Open a model of the contract."""
+    if name == OWN:
+        if os.path.isfile(OWN):
+            return open_model(Path(OWN), EngineConfig(n_ctx=N_CTX, n_threads=1))
+        module, _, function = OWN.partition(":")
+        return getattr(importlib.import_module(module), function)()
     if name.startswith("toy"):
         made = toy(truncate="cannot" not in name)
         return GovernedModel(made, ThreadGovernor([], 1)) if "governed" in name else made
@@ -118,7 +130,19 @@ TOYS = ["toy", "toy that cannot truncate"]
 TOYS += [f"{name}, governed" for name in TOYS]
 
 
-@pytest.fixture(params=[*TOYS, LLAMA_CPP, *ONNX, *HEADS])
+def chosen(*names):
+    """Return the names of the models to test."""
+    return [OWN] if OWN else list(names)
+
+
+def require(ability):
+    """Skip the test if a model of your own lacks an ability. The other models must have it."""
+    if OWN and not ability:
+        pytest.skip("the model does not claim this ability")
+    assert ability
+
+
+@pytest.fixture(params=chosen(*TOYS, LLAMA_CPP, *ONNX, *HEADS))
 def model(request, opened, monkeypatch):
     found = opened(request.param, request)
     monkeypatch.setitem(noise, "logits", noise_of(request.param))
@@ -259,11 +283,11 @@ def test_token_cache_aligns(model):
     assert cache.align([]) == 0
 
 
-BRANCHING = ["toy", LLAMA_CPP, *(n for n, o in ONNX.items() if "mask" in o or "bias" in o)]
+BRANCHING = chosen("toy", LLAMA_CPP, *(n for n, o in ONNX.items() if "mask" in o or "bias" in o))
 """Heads are not among these: their guesses go in with their own states, and never stay, so rows of
 nodes are no rows of a chain that was read (see tests/unit/backends)."""
-GROWING = ["toy", LLAMA_CPP]
-TAPPED = ["toy", LLAMA_CPP, *(n for n, o in ONNX.items() if "hidden_states" in o)]
+GROWING = chosen("toy", LLAMA_CPP)
+TAPPED = chosen("toy", LLAMA_CPP, *(n for n, o in ONNX.items() if "hidden_states" in o))
 branching = pytest.mark.parametrize("model", BRANCHING, indirect=True)
 growing = pytest.mark.parametrize("model", GROWING, indirect=True)
 tapping = pytest.mark.parametrize("model", TAPPED, indirect=True)
@@ -272,7 +296,7 @@ TREES = [(-1, 0, -1), (-1, 0, 1, 1, 0, -1, 5, 5), (-1, -1, -1, 2, 3, 4), (-1, 0,
 
 def in_tree(model, parents):
     """Return the tokens of the nodes of a tree, a model after two pending tokens, and its rows."""
-    assert model.capabilities.max_leaves > 1
+    require(model.capabilities.max_leaves > 1)
     nodes = [TEXT[(3 * i + 1) % len(TEXT)] for i in range(len(parents))]
     model.decode(TEXT[:-2], 0)
     return nodes, model.decode_tree([*TEXT[-2:], *nodes], parents).logits.copy()
@@ -336,7 +360,7 @@ def grown(model, *calls):
     """Return the path and the row of each node of a tree grown after a text in several calls, each
     a list of parents.
     """
-    assert model.capabilities.grows
+    require(model.capabilities.grows)
     model.decode(TEXT)
     nodes, parents, rows = [], [], []
     for call in calls:
@@ -362,7 +386,7 @@ def test_rows_of_a_grown_tree_are_those_of_its_paths(model, calls):
         assert close(model.decode(path, 1).logits[0], row)
 
 
-@pytest.mark.parametrize("model", ["toy"], indirect=True)  # tests/models has llama.cpp's
+@pytest.mark.parametrize("model", chosen("toy"), indirect=True)  # tests/models has llama.cpp's
 @pytest.mark.parametrize("calls", every(2, GROWTHS[::-1], "more trees"), ids=str)
 def test_a_path_that_is_kept_of_a_grown_tree_goes_on_as_a_chain(model, calls):
     parents = [parent for call in calls for parent in call]
@@ -408,6 +432,7 @@ TAPS = [(0, 2), (2, 1, -1), (1,), (-1,), (2, 2)]
 @pytest.fixture
 def tapped(model):
     """Return a model that gives hidden states, and layers of which it gives them."""
+    require(model.capabilities.hidden_states)
     for layers in TAPS:
         with contextlib.suppress(ConfigError):
             model.tap(layers)
@@ -453,6 +478,7 @@ def test_every_token_of_a_call_has_hidden_states(tapped):
 @pytest.mark.parametrize("model", [n for n in TAPPED if n in BRANCHING], indirect=True)
 def test_nodes_of_a_tree_have_the_hidden_states_of_their_paths(tapped):
     model, _ = tapped
+    require(model.capabilities.max_leaves > 1)
     parents, nodes = (-1, 0, -1, 2), [3, 1, 0, 2]
     for before in ([2], TEXT[:1], TEXT):  # the first without a past
         lines = [[*before, *(nodes[i] for i in path_to(parents, node))] for node in range(4)]
@@ -489,7 +515,7 @@ def test_hidden_states_after_an_abort_are_of_that_call(tapped):
     assert model.decode(TEXT).hidden.shape == (len(TEXT), len(layers), model.hidden_size)
 
 
-@pytest.mark.parametrize("name", ["toy", LLAMA_CPP, *ONNX, *HEADS])
+@pytest.mark.parametrize("name", chosen("toy", LLAMA_CPP, *ONNX, *HEADS))
 def test_close_twice(name, tmp_path, head_folders, request):
     model = make(name, tmp_path, head_folders, request)
     model.close()

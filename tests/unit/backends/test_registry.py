@@ -1,20 +1,75 @@
-"""Which backend a file belongs to, and what is known about files without any engine."""
+"""Which backend a file belongs to, what is known about files without any engine, and the how-to
+page's example of an engine.
+"""
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import edgespec
 from edgespec import EngineMissing, ModelNotFound, backends
 from edgespec.backends import files
 from edgespec.backends.base import Backend
 
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def counting(tmp_path, monkeypatch):
+    """Add the page's engine to edgespec.backends in this process; return a model's file."""
+    page = (ROOT / "docs" / "how-to" / "write-an-engine.md").read_text("utf-8")
+    code = re.search(r'^```python title="counting/__init__.py"\n(.*?)^```$', page, re.M | re.S)[1]
+    declared = re.search(r'"(\.\w+)": Format\("(\w+)", "(\w+)"\)', page)
+    (tmp_path / declared[2]).mkdir()
+    (tmp_path / declared[2] / "__init__.py").write_text(code, "utf-8")
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    monkeypatch.setitem(files.FORMATS, declared[1], files.Format(declared[2], declared[3]))
+    path = tmp_path / f"a{declared[1]}"
+    path.write_text("x")
+    yield path
+    sys.modules.pop("edgespec.backends.counting", None)
+    vars(backends).pop("counting", None)
+
+
+def check_functions(engine):
+    """Check that a package has every function of a Backend."""
+    for function, declared in inspect.getmembers(Backend, inspect.isfunction):
+        if not function.startswith("_"):
+            taken = inspect.signature(getattr(engine, function)).parameters
+            assert ["self", *taken] == list(inspect.signature(declared).parameters)
+
+
+def test_the_example_is_an_engine(counting):
+    check_functions(backends.of(counting))
+    with edgespec.load(counting, speculative_config={"method": "suffix"}) as engine:
+        assert engine.generate("abc", max_tokens=4).text == "defg"
+    assert edgespec.inspect(counting).vocab_size == 256
+
+
+def test_the_example_keeps_the_contract(counting):
+    (counting.parent / "own.py").write_text(
+        "from edgespec import EngineConfig, backends\n"
+        "from pathlib import Path\n"
+        f"backends.__path__.append({str(counting.parent)!r})\n"
+        "def make():\n"
+        "    from edgespec.backends.counting import open_model\n"
+        f"    return open_model(Path({str(counting)!r}), EngineConfig())\n"
+    )
+    suite = [sys.executable, "-m", "pytest", "-n0", "tests/contract/test_models.py"]
+    folders = os.pathsep.join([str(counting.parent), *filter(None, sys.path)])
+    environment = os.environ | {"EDGESPEC_CONTRACT_MODEL": "own:make", "PYTHONPATH": folders}
+    done = subprocess.run(suite, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
 
 def test_a_suffix_names_the_backend():
-    assert backends.names() == ["llama_cpp", "onnx"]
+    assert set(backends.names()) >= {"llama_cpp", "onnx"}
     assert backends.name_of(Path("folder/model.onnx")) == "onnx"
     assert backends.name_of(Path("model.gguf")) == backends.name_of(Path("blob")) == "llama_cpp"
     with pytest.raises(KeyError):
@@ -23,11 +78,7 @@ def test_a_suffix_names_the_backend():
 
 @pytest.mark.parametrize("name", backends.names())
 def test_an_engine_has_every_function_of_a_backend(name):
-    engine = pytest.importorskip(f"edgespec.backends.{name}", exc_type=EngineMissing)
-    for function, declared in inspect.getmembers(Backend, inspect.isfunction):
-        if not function.startswith("_"):
-            taken = inspect.signature(getattr(engine, function)).parameters
-            assert ["self", *taken] == list(inspect.signature(declared).parameters)
+    check_functions(pytest.importorskip(f"edgespec.backends.{name}", exc_type=EngineMissing))
 
 
 def test_no_engine_is_imported_to_tell():
