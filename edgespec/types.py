@@ -109,7 +109,8 @@ class Draft(NamedTuple):
     if the draft is deterministic, or was drawn with the Gumbel noise that it shares with the
     target. expected: the estimated number of accepted tokens. evaluated: the evaluations of draft
     models that made it. parents: the parent of each node of a tree, as in sampling.trees; empty for
-    a chain.
+    a chain. n_filled: rows to evaluate in addition, because that takes less time; they are no part
+    of the draft.
     """
 
     tokens: tuple[int, ...] = ()
@@ -118,6 +119,7 @@ class Draft(NamedTuple):
     expected: float = 0.0
     evaluated: tuple[Work, ...] = ()
     parents: tuple[int, ...] = ()
+    n_filled: int = 0
 
 
 NO_DRAFT = Draft()
@@ -168,10 +170,10 @@ class Verdict(NamedTuple):
     """The result of a verification: `n_accepted` drafted tokens and one of the target's own.
 
     tokens: the accepted tokens, then the recovered (after a rejection) or bonus token.
-    n_evaluated: the number of tokens that the target evaluated. seconds: the time this took. rows:
-    the logits row that each token was chosen from, views valid until the next verification; empty
-    if the target is on another machine. drafted_rows: the logits row after each drafted token,
-    accepted or not.
+    n_evaluated: the number of tokens that the target evaluated, n_filled of which only filled rows.
+    seconds: the time this took. rows: the logits row that each token was chosen from, views valid
+    until the next verification; empty if the target is on another machine. drafted_rows: the logits
+    row after each drafted token, accepted or not.
     """
 
     tokens: tuple[int, ...]
@@ -181,13 +183,14 @@ class Verdict(NamedTuple):
     seconds: float = 0.0
     rows: Rows | Sequence[Row] = ()
     drafted_rows: Rows | Sequence[Row] = ()
+    n_filled: int = 0
 
 
 class StepStats(NamedTuple):
     """The figures of one step: a draft and its verification.
 
-    Times are in seconds. draft_evaluated: as `evaluated` in Draft. widths: the number of nodes of a
-    tree at each depth; empty for a chain.
+    Times are in seconds. n_evaluated, n_filled: as in Verdict. draft_evaluated: as `evaluated` in
+    Draft. widths: the number of nodes of a tree at each depth; empty for a chain.
     """
 
     source: str
@@ -201,6 +204,7 @@ class StepStats(NamedTuple):
     total_s: float
     draft_evaluated: tuple[Work, ...] = ()
     widths: tuple[int, ...] = ()
+    n_filled: int = 0
 
 
 @dataclass(slots=True)
@@ -212,6 +216,7 @@ class Stats:
     drafted_per_position, accepted_per_position: the number of tokens drafted and accepted at
     position i of a draft, i = 0, 1, …
     num_spec_steps: all steps, plain ones included. num_draft_steps: the steps with a draft.
+    num_filled_rows: rows that were evaluated beyond the drafts because that took less time.
     tokens_per_second: emitted tokens after the first / seconds since the first.
     plain_s: the seconds that plain decoding would have taken for the tokens after the first,
     calculated from its measured costs on this device. speedup: plain_s / seconds since the first
@@ -231,6 +236,7 @@ class Stats:
     num_draft_steps: int = 0
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
+    num_filled_rows: int = 0
     num_repeated_tokens: int = 0
     num_accepted_prediction_tokens: int = 0
     num_rejected_prediction_tokens: int = 0
@@ -253,6 +259,7 @@ class Stats:
         self.num_draft_steps += step.n_drafted > 0
         self.num_draft_tokens += step.n_drafted
         self.num_accepted_draft_tokens += step.n_accepted
+        self.num_filled_rows += step.n_filled
         self.num_emitted_tokens += step.n_emitted
         self.draft_s += step.draft_s
         self.verify_s += step.verify_s

@@ -19,6 +19,7 @@ _BLOCK = 128  # cached tokens of a block, for which one table is made
 _READING = 8  # tokens: a draft model's evaluation of this many or more is reading, not drafting
 _SEEN = 4  # plain steps: fewer say little about the next ones
 _SNAPSHOT = 16  # when other programs arrive, corrections by the last 16 to 32 steps are dropped
+_SAVING = 0.97  # rows are filled if that takes at most this share of the time
 _UNKNOWN_S = 1e9  # assumed seconds of an evaluation by a draft model that was not measured
 
 
@@ -101,14 +102,16 @@ class Costs:
     corrections (`follow`), so the old ones apply again as soon as other programs have left.
 
     profile: None until `learn` is called; before that only `known` may be used. max_depth: most
-    tokens of a draft; raises ValueError below 1. of_table: a cache for values that callers derive
-    from the present table of `target`; it is cleared when the table changes.
+    tokens of a draft; raises ValueError below 1. fills: more rows than needed may be evaluated
+    where that takes less time (see `target`). of_table: a cache for values that callers derive from
+    the present table of `target`; it is cleared when the table changes.
     """
 
     def __init__(self, profile: Profile | None, max_depth: int = 31) -> None:
         if max_depth < 1:
             raise ValueError(f"max_depth must be at least 1, not {max_depth}")
         self.max_depth = max_depth
+        self.fills = False
         self.known = profile is not None
         self.regime: tuple[int, bool] | None = None  # (threads, disturbed); None: normal
         self._governor: ThreadGovernor | None = None
@@ -136,6 +139,7 @@ class Costs:
         self._measured: list[float] = []  # seconds of 1, 2, … tokens in the profile
         self._drafting: list[float] = []  # the draft model's seconds of 0, 1, 2, … tokens there
         self._table: list[float] = []  # seconds of 0, 1, 2, … tokens, corrected by settled ratios
+        self._rows: list[int] = []  # rows that are evaluated for 0, 1, 2, … tokens
         self._least: list[float] = []
         self.of_table: dict[Any, Any] = {}
 
@@ -219,6 +223,8 @@ class Costs:
     def target(self, n_past: int) -> list[float]:
         """Return the seconds of steps of 0, 1, 2, … tokens, including Python's share.
 
+        Kernels that work in fours evaluate three rows in more time than four. If `fills`, the time
+        of three is then that of four, and `n_filled` returns 1; a single token is never filled.
         The table is made for a block of cached tokens. It is made anew if a ratio has changed by
         more than the tolerance.
         """
@@ -232,9 +238,23 @@ class Costs:
             overhead, first = self.profile.overhead, plain * self._measured[0]
             more = [overhead + max(first, wide * s) for s in self._measured[1:]]
             self._table = [overhead, overhead + first, *more]
+            self._rows = list(range(len(self._table)))
+            if self.fills:
+                self._fill()
             self._least = []
             self.of_table.clear()
         return self._table
+
+    def n_filled(self, n: int) -> int:
+        """Return how many rows to add to n tokens, by the table that `target` returned last."""
+        return self._rows[n] - n
+
+    def _fill(self) -> None:
+        """Lower the times of 2, 3, … tokens to those of more rows that take less time."""
+        rows, table = self._rows, self._table
+        for n in reversed(range(2, self.max_depth + 1)):
+            if table[n + 1] < _SAVING * table[n]:
+                rows[n], table[n] = rows[n + 1], table[n + 1]
 
     def least(self, n_past: int) -> list[float]:
         """Return the least acceptance probability at which the 1st, 2nd, … token of a draft can be

@@ -46,6 +46,7 @@ def stats_of(
         total_s=total_s,
         draft_evaluated=draft.evaluated,
         widths=widths_of(draft.parents) if draft.parents else (),
+        n_filled=verdict.n_filled,
     )
 
 

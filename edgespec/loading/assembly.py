@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import drafters, policies
-from ..backends.base import Head, Model, Tokenizer
+from ..backends.base import FileModel, Head, Model, Tokenizer
 from ..backends.features import Features
 from ..config import SpeculativeConfig, build
 from ..costs.governed import GovernedModel
@@ -68,6 +68,7 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
     drafters.check_options(config.options, entries, policies.entry(asked).options)
     policy = policies.make(asked)
     if policy.costs:
+        policy.costs.fills = _may_fill(context.target)
         context = replace(context, draft_s=policy.costs.draft_s)
     depth, _ = config.fixed or (1, None)
     made = drafters.make(entries, context) if depth else []
@@ -75,6 +76,15 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
     summary = ", ".join(said) if made else ""
     rates = OwnRates([*made, policy], policy.shared())
     return Speculation(made, policy, summary or "off: not asked for", rates)
+
+
+def _may_fill(target: Model | None) -> bool:
+    """Return whether more rows than a draft needs may be evaluated: only with a target that can
+    drop them again, and whose rows may depend on how many are evaluated together.
+    """
+    if target is None or not target.capabilities.truncate:
+        return False
+    return not (isinstance(target, FileModel) and target.config.batch_invariant)
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:

@@ -73,11 +73,12 @@ class Adaptive(Policy):
         self.accounts.begin(request.params.max_tokens)
         self._pause, self._forbidden = 0, None
         known = self.costs.known
-        wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
+        least = self.costs.least(len(request.prompt)) if known else [1.0]
+        wide, is_free = least[0] <= WIDE, min(least) <= 0
         role = Role.DRAWN if known and not wide else Role.MATCHED
         rests = self._rest.begin()
         self.roles = tuple(
-            Role.OFF if (d.wide and not wide) or (d.reads_states and rests) else role
+            Role.OFF if (d.wide and not (wide or is_free)) or (d.reads_states and rests) else role
             for d in drafters
         )
         self._rest.can_act = any(
@@ -120,7 +121,7 @@ class Adaptive(Policy):
         if growth:
             self._learn_from(growth, step)
         self._look_back(verified)
-        if step.n_evaluated != step.n_drafted + 1:
+        if step.n_evaluated != step.n_drafted + 1 + step.n_filled:
             return  # the step ended the prefill as well
         n_past = step.n_past - step.n_emitted
         self.costs.observe(step, n_past)

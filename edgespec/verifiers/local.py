@@ -166,8 +166,13 @@ class LocalVerifier:
         pending, n_drafted = self._context[len(self._cache.tokens) :], len(draft.tokens)
         if n_drafted:
             self._cache.protect(n_drafted)
-        evaluated = [*pending, *draft.tokens]
-        rows, seconds = self._evaluate(evaluated, n_drafted + 1, draft.parents)
+        n_filled = self._n_fillable(draft, len(pending))
+        evaluated = [*pending, *draft.tokens, *draft.tokens[-1:] * n_filled]
+        n, parents = n_drafted + n_filled, draft.parents
+        if parents:  # they follow the last node, which is a leaf
+            parents = (*parents, *range(n_drafted - 1, n - 1))
+        rows, seconds = self._evaluate(evaluated, n + 1, parents)
+        rows = rows[: n_drafted + 1]
         if draft.parents:
             path, token = self._verification.check_tree(draft, rows, len(self._context))
             self._path, n_accepted = path, len(path)
@@ -178,7 +183,17 @@ class LocalVerifier:
             tokens = (*draft.tokens[:n_accepted], token)
             chosen_by = rows if n_accepted == n_drafted else rows[: n_accepted + 1]
         logprobs = self._verification.logprobs(chosen_by, tokens)
-        return Verdict(tokens, n_accepted, logprobs, len(evaluated), seconds, chosen_by, rows[1:])
+        return Verdict(
+            tokens, n_accepted, logprobs, len(evaluated), seconds, chosen_by, rows[1:], n_filled
+        )
+
+    def _n_fillable(self, draft: Draft, n_pending: int) -> int:
+        """Return how many rows beyond the draft are evaluated: as many as it asks for, within the
+        limits of the model and its context; none in the step that ends the prefill.
+        """
+        n_rows, room = 1 + len(draft.tokens), self.n_ctx - len(self._context)
+        most = min(self.max_draft + 1, room + 1) - n_rows
+        return max(0, min(draft.n_filled, most)) if n_pending == 1 else 0
 
     def _evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
