@@ -66,6 +66,9 @@ def session(
 
     words = {word.strip() for word in kind.split(",")}
     costs = Costs(CHEAP, depth) if words & {"auto", "priced"} else None
+    if "fours" in words:
+        costs = Costs(FOURS, 3)
+        costs.fills = True
     target = toy(1)
     states = Features()
     made = []
@@ -87,7 +90,8 @@ def session(
         head = make(probs_of(2, zeros), vocab_size=3, max_depth=most)
         view = Window(window, head.n_ctx, n_sinks=0)
         made.append(HeadDrafter(head, 3, states, top_k=2, window=view, **options))
-    trees = truncate and bool(words - {"suffix", "model", "both", "first", "auto", "priced", "end"})
+    of_chains = {"suffix", "model", "both", "first", "auto", "priced", "fours", "end"}
+    trees = truncate and bool(words - of_chains)
     leaves = 8 if trees else 1
     policy = FixedDepth(depth, at_least, max_leaves=leaves)
     if "auto" in words:
@@ -95,7 +99,7 @@ def session(
     if "end" in words:
         policy = AtTheEnd(depth, max_leaves=leaves)
     if "priced" in words:
-        policy = Priced(costs)
+        policy = Priced(costs, depth)
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
     verifier = LocalVerifier(target, acceptance, clock, states=states)
@@ -103,6 +107,9 @@ def session(
 
 
 CHEAP = Profile(Curve((1,), (1, 8), ((1e-3, 1.1e-3),)), Curve((1,), (1, 8), ((1e-4, 1.1e-4),)))
+FOURS = Profile(
+    Curve((1,), (1, 2, 3, 4, 5), ((1e-3, 1.3e-3, 1.28e-3, 1.06e-3, 1.4e-3),)), CHEAP.draft
+)
 
 
 class AtTheEnd(FixedDepth):
@@ -115,11 +122,11 @@ class AtTheEnd(FixedDepth):
 class Priced(Policy):
     """Ends drafts where rows and learned acceptance probabilities are low."""
 
-    def __init__(self, costs):
-        self._costs = costs
+    def __init__(self, costs, depth):
+        self._costs, self._depth = costs, depth
 
     def limits(self, budget):
-        return Limits(min(budget.limit, self._costs.max_depth), 2500.0, self._costs)
+        return Limits(min(budget.limit, self._depth), 2500.0, self._costs)
 
 
 def outcome(chance, made, params, stats=None):
@@ -141,7 +148,8 @@ KINDS = [
     "tree, model, priced", "tree, model, auto", "model tree", "suffix, model tree, auto",
     "tree, model tree", "tree, model tree, end", "tree, model tree, priced",
     "tree, model tree, auto", "head", "tree, head", "tree, head, auto", "head of layers",
-    "head of blocks", "tree, head of blocks, auto",
+    "head of blocks", "tree, head of blocks, auto", "suffix, model, priced, fours",
+    "tree, model tree, priced, fours",
 ]  # fmt: skip
 
 

@@ -99,6 +99,14 @@ def test_greedy_equals_plain(kind):
             assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "fours" in kind])
+def test_some_of_these_loops_fill_rows(kind):
+    stats = Stats()
+    outcome(None, session(kind), SamplingParams(max_tokens=12, ignore_eos=True), stats)
+    assert stats.num_filled_rows > 0
+    assert stats.num_accepted_draft_tokens > 0
+
+
 def test_a_growth_that_looks_at_drawn_tokens_is_caught(monkeypatch):
     class Peeking(Growth):
         def next(self, result=None):

@@ -66,6 +66,29 @@ def test_free_guesses_that_only_the_loss_budget_forbids_are_told():
     assert grow([lookup], price=1.0, costs=found).forbidden is None
 
 
+FOURS = [1.0, 1.4, 1.8, 1.5, 2.1, 2.2, 2.6, 2.4]
+
+
+def test_rows_that_cost_nothing_are_guesses_if_there_are_any_else_filled():
+    found = costs(FOURS)
+    found.fills = True
+    for probs, n, n_filled in (
+        ((0.9, 0.8, 0.03), 3, 0), ((0.9, 0.8), 2, 1), ((0.3,), 0, 0), ((0.9,), 1, 0),
+        ((0.9, 0.9, 0.9, 0.9, 0.9, 0.9), 6, 1),
+    ):  # fmt: skip
+        draft = grow([Table(first(*probs))], price=1.0, costs=found).draft
+        assert (len(draft.tokens), draft.n_filled) == (n, n_filled)
+
+
+def test_rows_are_filled_only_where_that_is_allowed_and_saves_time():
+    found = costs(FOURS)
+    assert found.target(0)[1:5] == pytest.approx([1.0, 1.4, 1.8, 1.5])
+    assert grow([Table(first(0.9, 0.9))], price=0.5, costs=found).draft.n_filled == 0
+    nearly = costs([1.0, 1.4, 1.52, 1.5])  # noise, by which nothing is saved
+    nearly.fills = True
+    assert grow([Table(first(0.9, 0.9))], price=0.5, costs=nearly).draft.n_filled == 0
+
+
 @pytest.mark.parametrize(("n", "expected"), [(0, 3), (1, 2), (2, 4), (3, 4)])
 def test_nodes_that_gain_most_after_others(n, expected):
     """A row costs 0.1 tokens, and the fourth 0.6."""

@@ -12,7 +12,7 @@ from edgespec.backends.base import FINAL
 from edgespec.backends.features import Features
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
-from edgespec.types import NO_DRAFT, Requires
+from edgespec.types import NO_DRAFT, Draft, Requires
 from edgespec.verifiers.local import LocalVerifier
 
 
@@ -124,3 +124,51 @@ def test_a_prompt_that_fails_leaves_states_as_they_should_be(fails_at):
     assert model.tapped[-3:] == [True] * 3
     assert states.end == 100
     assert len(states.of(97, 100)) == 3
+
+
+class Wide(ToyModel):
+    """Notes how many tokens each evaluation has."""
+
+    def __init__(self, **options):
+        super().__init__(np.full((8, 8), 1 / 8), n_ctx=16, **options)
+        self.widths = []
+
+    def decode(self, tokens, n_logits=1, abort=None):
+        self.widths.append(len(tokens))
+        return super().decode(tokens, n_logits, abort)
+
+    def decode_tree(self, tokens, parents, abort=None):
+        self.widths.append(len(tokens))
+        return super().decode_tree(tokens, parents, abort)
+
+
+TREE = Draft((0, 0, 3), parents=(-1, 0, -1))
+
+
+@pytest.mark.parametrize("draft", [Draft((0, 0)), Draft((3,)), TREE])
+@pytest.mark.parametrize("n_filled", [0, 1, 3])
+def test_filled_rows_change_nothing_but_the_evaluation(draft, n_filled):
+    made = {}
+    for n in (0, n_filled):
+        verifier = made[n] = LocalVerifier(Wide())
+        list(verifier.begin(Request([1], SamplingParams(), SeededRandomness(None))))
+        verifier.accept(verifier.verify(NO_DRAFT).tokens)
+        verdict = verifier.verify(draft._replace(n_filled=n))
+        verifier.accept(verdict.tokens)
+        assert verifier._model.widths[:2] == [1, 1 + len(draft.tokens) + n]
+        assert (verdict.n_evaluated, verdict.n_filled) == (1 + len(draft.tokens) + n, n)
+        assert len(verdict.drafted_rows) == len(draft.tokens)
+        made[n] = verdict.tokens, verifier._context, verifier._cache.tokens, verifier._model.n_past
+    assert made[0] == made[n_filled]
+
+
+def test_rows_are_filled_within_the_context_and_not_while_a_prompt_is_read():
+    verifier = LocalVerifier(Wide())
+    list(verifier.begin(Request([1, 2], SamplingParams(), SeededRandomness(None))))
+    verifier.accept(verifier.verify(Draft((0,), n_filled=2)).tokens)
+    while len(verifier._context) < 12:
+        verifier.accept(verifier.verify(NO_DRAFT).tokens)
+    n = len(verifier._context)
+    verifier.verify(Draft((0,), n_filled=9))
+    assert verifier._model.widths[0] == 3
+    assert n - 1 + verifier._model.widths[-1] == verifier.n_ctx
