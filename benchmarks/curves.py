@@ -1,7 +1,7 @@
 """t(n) of one model on several libraries and in several formats: what the controller believes, and
 what the engine then takes.
 
-    python -m benchmarks.curves FILE[,LIBLLAMA,NAME]... [--rounds 8] [--profiles OUT] [--save NAME]
+    python -m benchmarks.curves FILE[,LIBLLAMA,NAME]... [--rounds N] [--profiles OUT] [--save NAME]
 
 Each FILE (a GGUF, or the graph of an ONNX folder) is loaded in a process of its own, a GGUF with
 the libllama LIBLLAMA, which the results call NAME. The processes take turns: in each round, each measures
