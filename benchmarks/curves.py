@@ -4,10 +4,10 @@ what the engine then takes.
     python -m benchmarks.curves FILE[,LIBLLAMA,NAME]... [--rounds N] [--profiles OUT] [--save NAME]
 
 Each FILE (a GGUF, or the graph of an ONNX folder) is loaded in a process of its own, a GGUF with
-the libllama LIBLLAMA, which the results call NAME. The processes take turns: in each round, each measures
-all widths once. Before and in the middle of the rounds each measures a curve as `load` does; what
-it believes is compared with the least times of the other rounds, which it did not see. Nothing
-else must run. --profiles writes the least times as profiles for `edgespec bench replay`, with the
+the libllama LIBLLAMA, which the results call NAME. The processes take turns: in each round, each
+measures all widths once. Before and in the middle of the rounds each measures a curve as `load`
+does; what it believes is compared with the least times of the other rounds, which it did not see.
+Nothing else must run. --profiles writes the least times as profiles for `edgespec bench replay`, with the
 last FILE as the draft model of all others.
 """
 
