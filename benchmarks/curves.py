@@ -7,8 +7,8 @@ Each FILE (a GGUF, or the graph of an ONNX folder) is loaded in a process of its
 the libllama LIBLLAMA, which the results call NAME. The processes take turns: in each round, each
 measures all widths once. Before and in the middle of the rounds each measures a curve as `load`
 does; what it believes is compared with the least times of the other rounds, which it did not see.
-Nothing else must run. --profiles writes the least times as profiles for `edgespec bench replay`, with the
-last FILE as the draft model of all others.
+Nothing else must run. --profiles writes the least times as profiles for `edgespec bench replay`,
+with the last FILE as the draft model of all others.
 """
 
 from __future__ import annotations
