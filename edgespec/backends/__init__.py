@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from .base import Backend
 from .files import FORMATS, format_of
+
+if TYPE_CHECKING:  # it imports NumPy, which the command line does without
+    from .base import Backend
 
 
 def names() -> list[str]:
@@ -21,7 +23,7 @@ def get(name: str) -> Backend:
     """
     if name not in names():
         raise KeyError(name)
-    return cast(Backend, import_module(f".{name}", __name__))
+    return cast("Backend", import_module(f".{name}", __name__))
 
 
 def name_of(path: Path) -> str:

@@ -17,7 +17,7 @@ from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
 from edgespec.decoding.kept import Kept, TokensFile, forget_learned
 from edgespec.decoding.owners import OwnRates
-from edgespec.drafters.base import Role
+from edgespec.drafters.base import NOWHERE, Role
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.loading import corpora
 from edgespec.types import Verified
@@ -121,7 +121,8 @@ def test_the_next_step_is_estimated_as_in_the_same_process():
         request = edgespec.sampling.base.Request(text, edgespec.SamplingParams(), None)
         drafting = replay.session._drafting
         drafting.begin(request)
-        guesses = [d.children(d.root()) for d in drafting._lookups]
+        roots = [(drafter, drafter.root()) for drafter in drafting._lookups]
+        guesses = [d.children(root) for d, root in roots if root is not NOWHERE]
         forecasts = [d.forecast() for d in drafting._models]
         found.append((guesses, forecasts, replay.policy.accounts.loss_budget))
     assert sum(map(len, found[0][0])) > 0 < len(found[0][1])
