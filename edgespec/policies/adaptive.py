@@ -73,12 +73,11 @@ class Adaptive(Policy):
         self.accounts.begin(request.params.max_tokens)
         self._pause, self._forbidden = 0, None
         known = self.costs.known
-        least = self.costs.least(len(request.prompt)) if known else [1.0]
-        wide, is_free = least[0] <= WIDE, min(least) <= 0
+        wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
         role = Role.DRAWN if known and not wide else Role.MATCHED
         rests = self._rest.begin()
         self.roles = tuple(
-            Role.OFF if (d.wide and not (wide or is_free)) or (d.reads_states and rests) else role
+            Role.OFF if (d.wide and not wide) or (d.reads_states and rests) else role
             for d in drafters
         )
         self._rest.can_act = any(
