@@ -19,6 +19,7 @@ from .config import (
 )
 from .errors import (
     Aborted,
+    BuildError,
     CannotTruncate,
     ConfigError,
     ContextFull,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .loading.assembly import assemble
     from .loading.connect import connect
     from .loading.load import load
+    from .measure.building import Built, build, remove_build
     from .measure.doctor import diagnose, diagnose_verifier
     from .measure.findings import Finding
     from .measure.formats import Format
@@ -71,6 +73,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Aborted",
     "AnswerOptions",
+    "BuildError",
+    "Built",
     "Candidate",
     "CannotTruncate",
     "Capabilities",
@@ -126,6 +130,7 @@ __all__ = [
     "add_hidden_states",
     "add_tree_inputs",
     "assemble",
+    "build",
     "connect",
     "convert",
     "convert_head",
@@ -139,6 +144,7 @@ __all__ = [
     "inspect_head",
     "load",
     "policies",
+    "remove_build",
     "rules",
     "tune",
 ]
@@ -157,6 +163,7 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "loading.assembly": ("assemble",),
     "loading.connect": ("connect",),
     "loading.load": ("load",),
+    "measure.building": ("Built", "build", "remove_build"),
     "measure.doctor": ("diagnose", "diagnose_verifier"),
     "measure.findings": ("Finding",),
     "measure.formats": ("Format",),

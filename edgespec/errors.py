@@ -10,6 +10,7 @@
     │   ├── UnknownArchitecture      this build of the engine cannot run the model
     │   ├── OutOfMemory              weights or cache do not fit
     │   └── ConversionError          a model could not be converted
+    ├── BuildError                   llama.cpp could not be compiled here
     ├── EngineMissing                the package of an engine is not installed
     ├── VocabularyMismatch           draft and target do not share token ids
     ├── ContextFull                  more tokens than the context holds
@@ -67,6 +68,10 @@ class OutOfMemory(ModelError):
 
 class ConversionError(ModelError):
     """A model could not be converted, or the result is too far from its source."""
+
+
+class BuildError(EdgeSpecError):
+    """llama.cpp could not be compiled here, or the result computes something else."""
 
 
 class EngineMissing(EdgeSpecError):

@@ -11,6 +11,7 @@ import cloup
 from click.shell_completion import get_completion_class
 
 from .bench import bench
+from .build import build
 from .chat import chat
 from .convert import convert
 from .corpus import corpus
@@ -96,5 +97,5 @@ def completion(shell: str) -> None:
 
 cli.section("Answer", chat, run, serve, corpus)
 cli.section("Models", models, default, pull, list_, rm, inspect, convert)
-cli.section("This device", doctor, tune, bench)
+cli.section("This device", doctor, tune, build, bench)
 cli.section("Shell", completion)

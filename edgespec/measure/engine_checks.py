@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from ..advice import install
+from ..backends import compiled
 from ..device import instructions
 from ..errors import EngineMissing
 from .findings import Finding
 
-COMPILE = f"{install('gguf')} compiles llama.cpp for this processor"
-_GAINS = (  # the processor's instruction set, the name of the build's feature, its benefit
-    ("avx512f", "AVX512", "AVX-512: about 3% more tokens/s with Q4_K_M, 15% with F16"),
-    ("asimddp", "DOTPROD", "dot products: quantised weights are evaluated much faster"),
-    ("i8mm", "MATMUL_INT8", "products of int8 matrices: prompts and drafts are evaluated faster"),
-    ("sve", "SVE", "vectors longer than 128 bits where the processor has them"),
-)
+_SETS = {  # an instruction set of the processor: the build's feature that uses it, and its name
+    "avx512f": ("AVX512", "AVX-512"),
+    "avx512_vnni": ("AVX512_VNNI", "AVX-512 VNNI"),
+    "avx512_bf16": ("AVX512_BF16", "AVX-512 BF16"),
+    "avx_vnni": ("AVX_VNNI", "AVX VNNI"),
+    "asimddp": ("DOTPROD", "dot products"),
+    "i8mm": ("MATMUL_INT8", "products of int8 matrices"),
+    "sve": ("SVE", "SVE"),
+}
+_COPIES = "copies of draft models in a format that CPUs evaluate faster"
 
 
 def check_libllama() -> Finding:
@@ -22,24 +25,43 @@ def check_libllama() -> Finding:
         from ..backends import llama_cpp
     except EngineMissing as error:
         return Finding("problem", "libllama", str(error))
+    engine = llama_cpp.engine()
+    chosen = compiled.chosen() if engine == compiled.ENGINE else None
     return libllama_finding(
-        llama_cpp.engine(), llama_cpp.features(), llama_cpp.can_requantize(), instructions()
+        engine, llama_cpp.features(), llama_cpp.can_requantize(), instructions(), chosen
     )
 
 
 def libllama_finding(
-    engine: str, features: list[str], can_requantize: bool, processor: frozenset[str]
+    engine: str,
+    features: list[str],
+    can_requantize: bool,
+    processor: frozenset[str],
+    chosen: compiled.Chosen | None = None,
 ) -> Finding:
     """Return the finding for a library.
 
     engine: its package and version. features: the processor features that it uses. can_requantize:
     it can make requantized copies of draft models. processor: the processor's instruction sets.
+    chosen: the library, if `edgespec build` made it.
     """
     text = f"{engine}, with {' '.join(features)}"
-    gains = [gain for has, used, gain in _GAINS if has in processor and used not in features]
+    if chosen:
+        text += "".join(f"; {_measured(model, times)}" for model, times in chosen.times.items())
+    unused = [
+        name for has, (used, name) in _SETS.items() if has in processor and used not in features
+    ]
     if not can_requantize:
         text += "; it makes no faster copies of draft models"
-        gains.append("copies of draft models in a format that CPUs evaluate faster")
-    if not gains:
+    if chosen or not (unused or not can_requantize):
         return Finding("ok", "libllama", text)
-    return Finding("note", "libllama", text, f"{COMPILE}, which gains {', and '.join(gains)}")
+    gains = [f"uses this processor's {', '.join(unused)}"] * bool(unused)
+    gains += [f"makes {_COPIES}"] * (not can_requantize)
+    remedy = f"`edgespec build` compiles a library that {' and '.join(gains)}, and measures both"
+    return Finding("note", "libllama", text, remedy)
+
+
+def _measured(model: str, times: dict[str, list[float]]) -> str:
+    """Return what `edgespec build` measured with a model, in words."""
+    each = [f"{width} in {old:.0f} → {new:.0f} ms" for width, (old, new) in times.items()]
+    return f"tokens of {model}: {', '.join(each)} (before → compiled)"

@@ -18,11 +18,12 @@ from typing import Any
 
 from ...advice import install
 from ...errors import EngineMissing
+from .. import compiled
+from ..compiled import VARIABLE
 from . import declarations as c
 
 logger = logging.getLogger("edgespec.llama_cpp")
 
-VARIABLE = "EDGESPEC_LIBLLAMA"
 _PACKAGES = {  # distribution, and the library's places in it; the first package is preferred
     "llama_cpp": (
         "llama-cpp-python",
@@ -121,6 +122,8 @@ def _of_user(path: str) -> Candidate:
 
 
 def _candidates() -> Iterator[Candidate]:
+    if library := compiled.chosen():
+        yield Candidate(library.path, *compiled.ENGINE.split(" ", 1))
     yield from _installed()
     if system := ctypes.util.find_library("llama"):
         yield Candidate(system)

@@ -8,6 +8,7 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, EngineConfig
+from edgespec.backends.compiled import Chosen
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.measure import doctor, draft_checks, machine_checks, model_checks
@@ -43,18 +44,29 @@ def test_the_doctor_looks_at_the_machine():
 
 
 def test_the_doctor_names_the_library_and_what_compiling_it_gains():
-    modern = frozenset({"avx2", "avx512f"})
+    modern = frozenset({"avx2", "avx512f", "avx512_vnni", "amx_int8"})
     ready = libllama_finding("xllamacpp 2026.10", ["AVX2", "FMA"], False, modern)
     assert ready.level == "note"
     assert "xllamacpp 2026.10, with AVX2 FMA; it makes no faster copies" in ready.text
-    for words in (".[gguf]", "AVX-512", "15% with F16", "copies of draft models"):
+    for words in ("`edgespec build`", "AVX-512, AVX-512 VNNI", "copies of draft models"):
         assert words in ready.remedy
-    compiled = libllama_finding("llama-cpp-python 0.3", ["AVX2", "AVX512"], True, modern)
-    assert (compiled.level, compiled.remedy) == ("ok", "")
+    assert "AMX" not in ready.remedy
+    full = ["AVX2", "AVX512", "AVX512_VNNI"]
+    other = libllama_finding("llama-cpp-python 0.3", full, True, modern)
+    assert (other.level, other.remedy) == ("ok", "")
     old = libllama_finding("xllamacpp 2026.10", ["AVX2"], False, frozenset({"avx2"}))
     assert "AVX-512" not in old.remedy
-    arm = libllama_finding("libllama 0.5", ["NEON"], True, frozenset({"asimddp"}))
-    assert "dot products" in arm.remedy
+    arm = libllama_finding("libllama 0.5", ["NEON"], True, frozenset({"asimddp", "i8mm"}))
+    assert "dot products, products of int8 matrices" in arm.remedy
+
+
+def test_the_doctor_gives_a_speed_only_where_both_libraries_were_measured():
+    times = {"a.gguf": {"1": [79.4, 70.2], "4": [146.0, 104.0]}}
+    chosen = Chosen(path="libllama.so", arguments=[], times=times)
+    found = libllama_finding("llama-cpp-python", [], True, frozenset({"avx512f"}), chosen)
+    assert (found.level, found.remedy) == ("ok", "")
+    assert "tokens of a.gguf: 1 in 79 → 70 ms, 4 in 146 → 104 ms" in found.text
+    assert "%" not in libllama_finding("x", [], False, frozenset({"avx512f"})).remedy
 
 
 def test_the_doctor_counts_layers():
