@@ -321,10 +321,12 @@ def _append(model: Model, length: int, abort: Abort | None = None) -> None:
 def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the least time of each width, since other programs can only add to it.
 
-    A wider evaluation may take less time than a narrower one, but that is believed only of repeated
-    times. A time that was not repeated is replaced if it is below the time of a smaller width (a
-    lucky measurement) or above that of a larger one (a disturbed one). times: those of each width,
-    sorted.
+    A wider evaluation may take less time than a narrower one, but a time below that of a smaller
+    width is believed only if it was repeated: it may be a lucky measurement. A time above that of a
+    larger width is replaced if it was measured several times and never repeated, because other
+    programs have disturbed it. If there was time for one measurement, it is believed: if it is too
+    long, rows are filled up to the next width (`Costs.target`). Only the first width is never
+    filled. times: those of each width, sorted.
     """
     values, highest = [], 0.0
     for each in times:
@@ -333,7 +335,7 @@ def _believable(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
         lucky = each[0] < highest and not _is_repeated(each)
         values.append(min(each[1:], default=highest) if lucky else each[0])
     for i in reversed(range(len(values) - 1)):
-        if not _is_repeated(times[i]):
+        if not _is_repeated(times[i]) and (i == 0 or len(times[i]) > 1):
             values[i] = min(values[i : i + 2])
     return tuple(values)
 
