@@ -77,6 +77,8 @@ def main() -> None:
         serve(given.serve)
         return
     children = [Child(*file.split(",")) for file in given.files]
+    for child in children:
+        child.ask("round")  # once all are loaded, and the weights are in memory
     for i in range(given.rounds):
         for child in children:
             if i in (0, given.rounds // 2):
