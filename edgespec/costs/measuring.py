@@ -30,7 +30,7 @@ def measure(
     model: Model,
     *,
     widths: Sequence[int] = WIDTHS,
-    budget_s: float = 4.0,
+    budget_s: float = 5.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
     """Measure t(n), the seconds of an evaluation of n tokens after a short text, and return it. The
@@ -95,7 +95,7 @@ class Measurement:
 
     First the widths in QUICK, and any wider ones, are measured once, however long that takes. More
     evaluations follow until they have taken `budget_s` seconds in all: each width is measured three
-    times, or five times if its least time was not repeated. Narrow widths come first, in turns.
+    times, or five times if its least time was not repeated. They take turns, as `_rank` says.
 
     A measurement can be interrupted after any evaluation and continued later, even if the cache
     then holds a different text of about the same length.
@@ -106,7 +106,7 @@ class Measurement:
         model: Model,
         widths: Sequence[int],
         *,
-        budget_s: float = 4.0,
+        budget_s: float = 5.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model
@@ -168,7 +168,17 @@ class Measurement:
         if self._spent_s > self._budget_s:
             return 0
         wanted = [width for width in self.widths if self._wants(width)]
-        return min(wanted, key=lambda w: (w > _NARROW, len(self._times[w])), default=0)
+        return min(wanted, key=self._rank, default=0)
+
+    def _rank(self, width: int) -> tuple[int, int]:
+        """Return the place of a width among those to be measured: narrow ones until their least
+        time was repeated, then those that were never measured, then narrow ones once more.
+        """
+        times = self._times[width]
+        rank = 3 if times else 1
+        if width <= _NARROW:
+            rank = 2 if _is_repeated(sorted(times)) else 0
+        return rank, len(times)
 
     def _wants(self, width: int) -> bool:
         times = self._times[width]

@@ -209,7 +209,8 @@ def test_recorded_neighbours_leave_the_shape():
 
 @pytest.mark.parametrize(("budget_s", "n_calls", "widths"), [
     (0, 1 + 10, QUICK), (3 * 11, 1 + 11, (*QUICK[:4], 5, *QUICK[4:])),
-    (3 * 26, 1 + 26, (*range(1, 9), *QUICK[6:])), (3 * 35, 1 + 35, WIDTHS),
+    (3 * 20, 1 + 20, (*range(1, 9), *QUICK[6:])), (3 * 26, 1 + 26, (*range(1, 17), 24, 32)),
+    (3 * 27, 1 + 27, WIDTHS),
     (1e9, 1 + 3 * 19, WIDTHS),
 ])  # fmt: skip
 def test_a_budget_ends_widths_and_rounds(budget_s, n_calls, widths):
