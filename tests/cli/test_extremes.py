@@ -38,6 +38,7 @@ NEEDED = {  # what a command needs to come to the use of its options
     ("convert",): ["--offline", "missing", "out"],
     ("doctor",): MODEL,
     ("tune",): MODEL,
+    ("build",): ["-m", "missing.gguf"],  # so that nothing is compiled
     ("bench",): MODEL,
     ("bench", "peers"): MODEL,
     ("bench", "record"): [*MODEL, "out.jsonl"],
