@@ -71,7 +71,7 @@ def run(cases: Iterable[Case], folder: Path) -> Iterator[Outcome]:
     keep = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "EDGESPEC_LIBLLAMA", "HOME")
     environment = {name: os.environ[name] for name in keep if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    for kind in ("MODELS", "PROFILES", "DRAFTS", "CORPUS"):
+    for kind in ("MODELS", "PROFILES", "DRAFTS", "CORPUS", "ENGINES"):
         environment[f"EDGESPEC_{kind}"] = str(folder / "kept" / kind.lower())
     with tempfile.TemporaryFile() as lines:
         lines.write("".join(json.dumps(case) + "\n" for case in cases).encode())
