@@ -139,6 +139,7 @@ class Wide(ToyModel):
 
     def decode_tree(self, tokens, parents, abort=None):
         self.widths.append(len(tokens))
+        self.parents = tuple(parents)
         return super().decode_tree(tokens, parents, abort)
 
 
@@ -160,6 +161,13 @@ def test_filled_rows_change_nothing_but_the_evaluation(draft, n_filled):
         assert len(verdict.drafted_rows) == len(draft.tokens)
         made[n] = verdict.tokens, verifier._context, verifier._cache.tokens, verifier._model.n_past
     assert made[0] == made[n_filled]
+
+
+def test_filled_rows_follow_the_last_node_and_make_no_leaf():
+    verifier = LocalVerifier(Wide())
+    list(verifier.begin(Request([1], SamplingParams(), SeededRandomness(None))))
+    verifier.verify(TREE._replace(n_filled=2))
+    assert verifier._model.parents == (-1, 0, -1, 2, 3)
 
 
 def test_rows_are_filled_within_the_context_and_not_while_a_prompt_is_read():
