@@ -112,7 +112,10 @@ def _compared(library: Path, before: str, path: Path) -> Built:
                 "the positions; it is not used"
             )
         rounds = [(old("time"), new("time")) for _ in range(_ROUNDS)]
-    least = [[1e3 * min(times) for times in zip(*each, strict=True)] for each in zip(*rounds)]  # noqa: B905
+    least = [
+        [1e3 * min(times) for times in zip(*each, strict=True)]
+        for each in zip(*rounds, strict=True)
+    ]
     return Built(
         library,
         before,

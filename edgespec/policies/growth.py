@@ -128,8 +128,9 @@ class Growth:
             n = guesses.n_staying
             n += worth.n_best([node.prob for node in nodes[n:]], n)
         if n >= max(limits.at_least, 1) or guesses.n_staying:
-            draft = guesses.draft(nodes[:n], name, self._evaluated)
-            self.draft = draft._replace(n_filled=worth.costs.n_filled(n + 1) if worth.costs else 0)
+            self.draft = guesses.draft(nodes[:n], name, self._evaluated)
+            if worth.costs and (n_filled := worth.costs.n_filled(n + 1)):
+                self.draft = self.draft._replace(n_filled=n_filled)
         else:
             self.draft = NO_DRAFT._replace(evaluated=tuple(self._evaluated))
         while True:
