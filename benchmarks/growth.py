@@ -1,5 +1,5 @@
-"""Microseconds of growth alone: one draft from prompt lookup, without a match and with 15 nodes, with
-the CPU's caches warm and after something has emptied them, as an evaluation does.
+"""Microseconds of growth alone: a draft from prompt lookup without a match and with 15 nodes, while
+the CPU's caches are warm and after something has emptied them, as an evaluation does.
 
     python -m benchmarks.growth
 """
