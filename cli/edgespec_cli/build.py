@@ -47,11 +47,11 @@ def build(ctx: click.Context) -> None:
     if params["as_json"]:
         say_json(built.to_dict())
         return
-    before, now = built.perplexities
-    say(f"both compute the same: the perplexity of {built.model} is {before:.2f} and {now:.2f}")
+    difference = built.comparison.difference
+    say(f"both compute the same: logits of {built.model} differ by at most {difference:.0%}")
     rows = [
         (counted(width, "token"), f"{old:.1f}", f"{new:.1f}", f"{old / new:.2f}")
-        for width, (old, new) in built.times.items()
+        for width, (old, new) in built.comparison.times.items()
     ]
     table(("evaluation of", "ms before", "ms now", "times as fast"), rows)
     if built.is_used:

@@ -17,7 +17,7 @@ from ..config import EngineConfig, SpeculativeConfig, build
 from ..decoding.idle_work import Work
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError, EdgeSpecError, ModelError, VocabularyMismatch
-from . import companions
+from . import companions, library
 from .assembly import configured, uses_model
 from .models import Reference, has_own_head, is_head, model_path, open_model
 
@@ -59,6 +59,29 @@ def draft_paths(
     if not needs_model and draft != "auto":
         return []
     return companions.best(model, model_path(model), config, needed=needs_model)
+
+
+def ggufs_for_fork(
+    model: Reference,
+    path: Path,
+    draft: Reference | None,
+    config: EngineConfig,
+    spec: SpeculativeConfig,
+) -> list[Path]:
+    """Return the GGUFs that ik_llama.cpp would evaluate if it was used for a load: the target's
+    file `path` and possible draft models. The list is empty if it cannot be used: it evaluates no
+    heads.
+    """
+    drafts: list[Path] = []
+    if not library.comparable(path, config):
+        return []
+    if spec.model:
+        drafts = [model_path(spec.model)]
+    elif draft == "auto" and uses_model(spec):
+        drafts = [companion.path for companion in companions.found(model, path)]
+    if any(is_head(each) or each == path for each in drafts):
+        return []
+    return [path, *(each for each in drafts if backends.name_of(each) == "llama_cpp")]
 
 
 def draft_path(

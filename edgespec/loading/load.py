@@ -23,7 +23,8 @@ from ..engine import Engine
 from . import recommendations
 from .assembly import assemble, configured
 from .companions import is_new, suggestion
-from .drafts import SAME, copying, draft_paths, is_same, load_first
+from .drafts import SAME, copying, draft_paths, ggufs_for_fork, is_same, load_first
+from .library import choose
 from .models import Reference, model_path, open_model
 from .tuned import tuned_options
 
@@ -64,6 +65,7 @@ def load(
     config = build(EngineConfig, options)
     spec = configured(speculative_config, draft)
     path = model_path(model)
+    choose(ggufs_for_fork(model, path, draft, config, spec))
     config = replace(config, **tuned_options(path, config, options))
     wanted, meter = draft_paths(model, draft, config, spec), LoadMeter()
     with contextlib.ExitStack() as stack:

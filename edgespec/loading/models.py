@@ -11,6 +11,7 @@ from ..backends.base import FileModel
 from ..config import EngineConfig
 from ..device import set_priority
 from ..errors import ConfigError, EngineMissing, ModelError, ModelNotFound
+from . import library
 
 Reference = str | os.PathLike[str]
 
@@ -49,9 +50,11 @@ def is_installed(path: Path) -> bool:
 
 def open_model(path: Path, config: EngineConfig) -> FileModel:
     """Open a model's file with its engine. Raises EngineMissing, ModelError and its subclasses;
-    ConfigError for a priority that is not permitted, and for a trained head.
+    ConfigError for a priority that is not permitted, for a trained head, and for a model that the
+    library of this process must not evaluate.
     """
     refuse_head(path)
+    library.check(path, config)
     set_priority(config.prio)
     return backends.of(path).open_model(path, config)
 

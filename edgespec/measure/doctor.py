@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -10,8 +11,11 @@ from typing import Any
 from ..advice import command
 from ..config import EngineConfig, RemoteConfig, SamplingParams, build
 from ..errors import ConfigError, EdgeSpecError, EngineMissing, VerifierUnavailable
+from ..loading.assembly import configured
 from ..loading.connect import connected
-from ..loading.models import Reference
+from ..loading.drafts import ggufs_for_fork
+from ..loading.library import choose
+from ..loading.models import Reference, model_path
 from .budget import Budget
 from .findings import VERDICT, Finding
 from .machine_checks import check_machine
@@ -51,6 +55,11 @@ def diagnose(
     def add(finding: Finding) -> None:
         found.append(finding)
         report(finding)
+
+    if model is not None:
+        with contextlib.suppress(EdgeSpecError):  # check_model reports it
+            path, spec = model_path(model), configured(None, draft)
+            choose(ggufs_for_fork(model, path, draft, config, spec))
 
     def findings() -> Iterator[Finding]:
         busy = False

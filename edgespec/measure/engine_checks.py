@@ -8,6 +8,7 @@ from ..errors import EngineMissing
 from .findings import Finding
 
 _SETS = {  # an instruction set of the processor: the build's feature that uses it, and its name
+    "avx2": ("AVX2", "AVX2"),
     "avx512f": ("AVX512", "AVX-512"),
     "avx512_vnni": ("AVX512_VNNI", "AVX-512 VNNI"),
     "avx512_bf16": ("AVX512_BF16", "AVX-512 BF16"),
@@ -26,6 +27,9 @@ def check_libllama() -> Finding:
     except EngineMissing as error:
         return Finding("problem", "libllama", str(error))
     engine = llama_cpp.engine()
+    if llama_cpp.is_fork():
+        text = f"{engine}, which `edgespec tune` found right and faster for this model"
+        return Finding("ok", "libllama", text)
     chosen = compiled.chosen() if engine == compiled.ENGINE else None
     return libllama_finding(
         engine, llama_cpp.features(), llama_cpp.can_requantize(), instructions(), chosen

@@ -20,7 +20,8 @@ from ..costs.kept_curves import is_impossible, keep_curve, kept_curve
 from ..costs.measuring import QUICK, READING, WIDTHS, plans_anew
 from ..costs.profiles import Profile, forget_all, keep
 from ..device import BUSY, LoadMeter, other_load
-from ..loading.drafts import draft_path, load_draft
+from ..loading.assembly import configured
+from ..loading.drafts import draft_path, ggufs_for_fork, load_draft
 from ..loading.models import Reference, is_head, model_path, open_model
 from ..loading.tuned import explicit, tuned_options, tuning_key
 from .budget import Budget
@@ -28,6 +29,7 @@ from .curve import FEW, measured_curve
 from .formats import Format, compare, formats, recommend
 from .gains import SHORT_CACHE
 from .interleaving import is_far_ahead
+from .libraries import compare_fork
 from .results import Choice, Tuning, tokens_at_once
 from .search import BUSY_PROMPT_TOKENS, PROMPT_TOKENS, chosen_options, search
 
@@ -66,13 +68,16 @@ def tune(
     """
     budget, meter = Budget(budget_s), LoadMeter()
     config = build(EngineConfig, options)
-    path, wanted = model_path(model), draft_path(model, draft, config)
+    path, spec = model_path(model), configured(None, draft)
     others = other_load() if keep_busy else _least_load()
     busy = others is not None and others > BUSY
     if busy and not keep_busy:
         return Tuning(files.label(path), None, (), {}, None, budget.spent, None, others=others)
     if busy and others:
         progress(f"other programs use {others:.1f} cores: only what is clearly faster is kept")
+    ggufs = [] if busy else ggufs_for_fork(model, path, draft, config, spec)
+    chosen_library = compare_fork(ggufs, budget, progress)
+    wanted = draft_path(model, draft, config)
     tuner = _Tuner(
         path, wanted, config, draft_options or {}, explicit(options), budget, progress,
         strict=keep_busy,
@@ -90,9 +95,10 @@ def tune(
         budget.left_out.append("comparing the files of the model (other programs are running)")
     formats = compared if len(compared) > 1 else []
     return Tuning(
-        files.label(path), tuner.draft, tuple(tuner.choices), tuner.options, tuner.profile,
-        budget.spent, where, tuple(formats), recommend(formats) if formats else "", others,
-        tuple(budget.left_out), tuner.refused, tuner.passing,
+        files.label(path), tuner.draft, tuple(filter(None, [chosen_library, *tuner.choices])),
+        tuner.options, tuner.profile, budget.spent, where, tuple(formats),
+        recommend(formats) if formats else "", others, tuple(budget.left_out), tuner.refused,
+        tuner.passing,
     )  # fmt: skip
 
 

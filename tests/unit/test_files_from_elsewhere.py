@@ -32,7 +32,7 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
     "edgespec/convert/tools.py": "lines of our own worker",
     "edgespec/convert/tree_inputs.py": "the arguments of our own worker",
     "edgespec/convert/worker.py": "the arguments of our own worker",
-    "edgespec/measure/building.py": "answers of our own process",
+    "edgespec/measure/libraries.py": "answers of our own process",
 }
 KNOWN = {  # places that read files of models themselves
     "edgespec/backends/compiled.py": "what pip has printed",

@@ -21,11 +21,13 @@ from .inspection import requantizable as requantizable
 from .library import can_requantize as can_requantize
 from .library import engine as engine
 from .library import features as features
+from .library import is_fork as is_fork
 from .library import versions as versions
 from .model import LlamaCppModel as LlamaCppModel
 from .model import open_model as open_model
 from .model import published_sampling as published_sampling
 from .nextn import has_own_head as has_own_head
+from .search import first as first
 from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
 from .tokenizer import vocabulary as vocabulary
 from .weights import load_weights as load_weights

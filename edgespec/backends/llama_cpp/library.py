@@ -1,4 +1,7 @@
-"""The native library. It is opened only here and started once, and its log goes to `logging`."""
+"""The native library. It is opened only here and started once, and its log goes to `logging`.
+
+It is opened when its first function is used, and not earlier: a load can choose it by its model.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,34 @@ import numpy as np
 
 from ... import kept_files
 from ...errors import EngineMissing
+from .. import fork
 from . import search
 from .ctrl_c import ctrl_c_afterwards
 from .declarations import OPTIONAL, LogCallback, missing
 
 logger = logging.getLogger("edgespec.llama_cpp")
-_found = search.find()
-lib = _found.library
+search.first()  # raises EngineMissing
+_opening, _opened = threading.Lock(), list[search.Found]()
 
+
+def _found() -> search.Found:
+    """Return the library, which is opened at the first call. Raises EngineMissing."""
+    with _opening:
+        if not _opened:
+            _opened.append(search.find())
+        return _opened[0]
+
+
+class _Functions:
+    """The functions of the library, which is opened when the first of them is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(_found().library, name)
+        setattr(self, name, function)  # the next use finds it directly
+        return function
+
+
+lib: Any = _Functions()
 _LEVELS = {3: logging.INFO, 4: logging.INFO}  # warnings, errors; the latter are also raised
 
 _starting, _started = threading.Lock(), list[bool]()
@@ -56,14 +79,14 @@ def _begin() -> None:
     if not folder_of_processors():  # the user's own build, or the system's
         lib.ggml_backend_load_all()
     elif why := load_processor("cpu"):
-        raise EngineMissing(f"{_found.candidate} cannot compute on this processor: {why}")
+        raise EngineMissing(f"{_found().candidate} cannot compute on this processor: {why}")
 
 
 def folder_of_processors() -> list[Path]:
     """List the libraries that compute, one for each kind of processor. The list is empty if the
     build has no separate libraries for this.
     """
-    folder = _found.candidate.processors
+    folder = _found().candidate.processors
     return kept_files.matching(Path(folder), "*ggml*") if folder else []
 
 
@@ -75,7 +98,7 @@ def load_processor(name: str) -> str:
     names = [f"{start}ggml-{name}{suffix}" for start in ("lib", "") for suffix in suffixes]
     path = next((each for each in folder_of_processors() if each.name in names), None)
     if path is None:
-        return f"there is no file for it in {_found.candidate.processors}"
+        return f"there is no file for it in {_found().candidate.processors}"
     with native_log() as lines:
         loaded = lib.ggml_backend_load(os.fsencode(path))
     reasons = [line.rpartition(f"{path}: ")[2] for line in lines]
@@ -97,17 +120,22 @@ def native_log() -> Iterator[list[str]]:
 
 def engine() -> str:
     """Return the name and version of the library that runs: "llama-cpp-python 0.3.36"."""
-    return str(_found.candidate)
+    return str(_found().candidate)
+
+
+def is_fork() -> bool:
+    """Return True if the library is ik_llama.cpp's."""
+    return _found().candidate.package == fork.PACKAGE
 
 
 def can_requantize() -> bool:
     """Return True if the library can write a model in a different format."""
-    return _found.requantizes
+    return _found().requantizes
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that this engine is made of."""
-    candidate = _found.candidate
+    candidate = _found().candidate
     return {candidate.package: candidate.version or candidate.path, "numpy": np.__version__}
 
 

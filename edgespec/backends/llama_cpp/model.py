@@ -35,7 +35,7 @@ from .declarations import PARTIAL_ONLY
 from .devices import integrated
 from .hidden import Tappable, gives_states
 from .invariance import most_equal_rows
-from .library import lib
+from .library import is_fork, lib
 
 _SAMPLING = {  # keys of a GGUF, and their names in generation_config.json
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -95,7 +95,7 @@ class LlamaCppModel(Tappable):
         self.config = with_equal_rows(config or EngineConfig())
         self.rows_apart = False
         self._take(open_native(self.path, self.config))
-        self.capabilities = replace(self.capabilities, hidden_states=True)
+        self.capabilities = replace(self.capabilities, hidden_states=not is_fork())
         self._pace, self._is_offloaded = Pace(), share_on_gpu(self.placement) > 0
         if self.config.batch_invariant:
             self._limit_rows(most_equal_rows(self))
@@ -202,12 +202,12 @@ class LlamaCppModel(Tappable):
         self.n_past, self._n_last = n_past, 0
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
-        """Return flash attention and repacked weights, unless batch_invariant fixes them. Also
-        return the device if an integrated GPU is left unused.
+        """Return flash attention and repacked weights, unless batch_invariant or ik_llama.cpp fixes
+        them. Also return the device if an integrated GPU is left unused.
         """
         unused = integrated(self.config)
         switches: dict[str, tuple[Any, Any]] = {"device": ("", unused)} if unused else {}
-        if self.config.batch_invariant:
+        if self.config.batch_invariant or is_fork():
             return switches
         repacks = self.config.use_extra_bufts
         return switches | {
@@ -218,10 +218,10 @@ class LlamaCppModel(Tappable):
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
         """Return a model with `n_slots` slots and a cache of `n_ctx` tokens over the same weights;
         close it before this model. If rows are equal only in small evaluations (batch_invariant),
-        each slot has a cache of `n_ctx` tokens and is evaluated separately. Raises OutOfMemory,
-        ModelError.
+        or the library is ik_llama.cpp's, each slot has a cache of `n_ctx` tokens and is evaluated
+        separately. Raises OutOfMemory, ModelError.
         """
-        if self.rows_apart:
+        if self.rows_apart or is_fork():
             return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
         return LlamaCppBatchedModel(self, n_slots, n_ctx)
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from ...advice import install
 from ...errors import EngineMissing
-from .. import compiled
+from .. import compiled, fork
 from ..compiled import VARIABLE
 from . import declarations as c
+from . import ik
 
 logger = logging.getLogger("edgespec.llama_cpp")
 
@@ -78,15 +79,26 @@ class Found:
     requantizes: it can write a model in a different format.
     """
 
-    library: ctypes.CDLL
+    library: ctypes.CDLL | ik.IkLibrary
     candidate: Candidate
     requantizes: bool
 
 
+def first() -> str:
+    """Return the name of the library that comes first, without opening it. Raises EngineMissing if
+    there is none.
+    """
+    named = os.environ.get(VARIABLE)
+    candidate = Candidate(named) if named else next(_candidates(), None)
+    if candidate is None:
+        raise _missing([])
+    return str(candidate)
+
+
 def find() -> Found:
-    """Open the library that $EDGESPEC_LIBLLAMA names. Otherwise, open the first library that fits
-    among installed packages and the system's libraries. Raises EngineMissing, whose message says
-    what is wrong with each library.
+    """Open the library that $EDGESPEC_LIBLLAMA names. Otherwise, open the first library that fits:
+    ik_llama.cpp if this process has asked for it, then installed packages and the system's
+    libraries. Raises EngineMissing, whose message says what is wrong with each library.
     """
     if named := os.environ.get(VARIABLE):
         try:
@@ -96,15 +108,19 @@ def find() -> Found:
                 f"{VARIABLE}: {error}; name a libllama that fits, or unset {VARIABLE} to use the "
                 "installed one"
             ) from None
-    unfit = []
-    for candidate in _candidates():
+    unfit, asked = [], _forks() if fork.is_asked() else []
+    for candidate in (*asked, *_candidates()):
         try:
             return load(candidate)
         except EngineMissing as error:
             logger.warning("%s; another libllama is looked for", error)
             unfit.append(str(error))
+    raise _missing(unfit)
+
+
+def _missing(unfit: list[str]) -> EngineMissing:
     reasons = "; ".join(unfit) or "looked for llama-cpp-python, xllamacpp and the system's"
-    raise EngineMissing(
+    return EngineMissing(
         f"GGUF models need a libllama, and there is none here ({reasons}); {INSTALL}"
     )
 
@@ -113,12 +129,18 @@ def _of_user(path: str) -> Candidate:
     """Return the candidate for a file that the user has named. If the file belongs to an installed
     package, return the candidate of that package.
     """
-    for candidate in _installed():
+    for candidate in (*_installed(), *_forks()):
         if os.path.realpath(candidate.path) == os.path.realpath(path):
             return candidate
     if not Path(path).is_file():
         raise EngineMissing(f"there is no file {path}")
     return Candidate(os.path.abspath(path))
+
+
+def _forks() -> list[Candidate]:
+    """Return ik_llama.cpp's library, if it is installed."""
+    path = fork.library()
+    return [Candidate(str(path), fork.PACKAGE, fork.VERSION)] if path else []
 
 
 def _candidates() -> Iterator[Candidate]:
@@ -153,6 +175,8 @@ def load(candidate: Candidate) -> Found:
     EngineMissing if it cannot be loaded, or was built with a llama.h that edgespec does not know.
     """
     library = _open(candidate)
+    if candidate.package == fork.PACKAGE:
+        return Found(_forked(library, candidate), candidate, requantizes=False)
     if lacks := c.missing(library, c.REQUIRED):
         some = ", ".join(lacks[:3]) + (f" and {len(lacks) - 3} more" if len(lacks) > 3 else "")
         raise EngineMissing(f"{candidate.located} does not have the functions {some}")
@@ -164,6 +188,18 @@ def load(candidate: Candidate) -> Found:
         version = f"{library.llama_version().decode()} at {candidate.path}"
         candidate = replace(candidate, version=version)
     return Found(library, candidate, requantizes)
+
+
+def _forked(library: ctypes.CDLL, candidate: Candidate) -> ik.IkLibrary:
+    """Return ik_llama.cpp's library under the names of llama.h. Raises EngineMissing."""
+    try:
+        wrong = [misfit(library, name, *fits) for name, fits in ik.STRUCTURES.items()]
+        if not any(wrong):
+            return ik.IkLibrary(library)
+        why = next(filter(None, wrong))
+    except AttributeError as error:
+        why = str(error)
+    raise EngineMissing(f"{candidate.located} is not the {fork.NAME} that edgespec knows: {why}")
 
 
 def _open(candidate: Candidate) -> ctypes.CDLL:

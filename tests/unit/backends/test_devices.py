@@ -111,7 +111,10 @@ def test_files_of_gpus_are_told_from_others(tmp_path):
 def test_a_processor_that_cannot_be_loaded_says_why(tmp_path, monkeypatch):
     (tmp_path / "libggml-vulkan.so").write_text("no library")
     candidate = SimpleNamespace(processors=str(tmp_path))
-    monkeypatch.setattr(library, "_found", SimpleNamespace(candidate=candidate))
+    found = library._found()
+    monkeypatch.setattr(
+        library, "_found", lambda: SimpleNamespace(candidate=candidate, library=found.library)
+    )
     assert library.load_processor("vulkan")
     assert "there is no file" in library.load_processor("cuda")
 

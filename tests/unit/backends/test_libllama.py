@@ -158,7 +158,9 @@ def test_the_layout_is_seen_by_values_where_sizes_cannot_be(running, monkeypatch
     right = backend.library.lib.llama_context_default_params.restype
     for layout in declarations.LAYOUTS.values():
         function = "llama_context_default_params"
-        unlike = search.misfit(backend.library.lib, function, layout, declarations.CONTEXT_DEFAULTS)
+        unlike = search.misfit(
+            backend.library._found().library, function, layout, declarations.CONTEXT_DEFAULTS
+        )
         assert bool(unlike) == (layout is not right)
 
 

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import pytest
 
 import edgespec
 from edgespec import BuildError, ConfigError
 from edgespec.backends import compiled
-from edgespec.measure import building
+from edgespec.measure import libraries
 from tests.helpers import libllama
 
 llama_cpp = libllama.require()
@@ -31,23 +32,26 @@ def engines(monkeypatch, tmp_path):
     return tmp_path / "engines"
 
 
-def probes(monkeypatch, now, likeliest=(1, 2, 3), seconds=0.5):
-    """Let libraries answer: the one in use a perplexity of 20 and a second for all widths."""
+ROW = [float(i % 7) for i in range(32)]
+
+
+def probes(monkeypatch, now=ROW, seconds=0.5):
+    """Let libraries answer: the one in use with ROW twice and a second for all widths."""
 
     @contextlib.contextmanager
     def probe(path, library=None):
-        read = [now, list(likeliest)] if library else [20.0, [1, 2, 3]]
+        read = [ROW, now if library else ROW]
         yield lambda what: read if what == "read" else 4 * [seconds if library else 1.0]
 
-    monkeypatch.setattr(building, "_probe", probe)
+    monkeypatch.setattr(libraries, "probe", probe)
 
 
 def test_a_faster_library_is_used(monkeypatch, engines, smollm2):
-    probes(monkeypatch, 20.1)
+    probes(monkeypatch, [x + 5 for x in ROW])
     told = []
     built = edgespec.build(smollm2, told.append)
     assert built.is_used
-    assert built.times[4] == (1000, 500)
+    assert built.comparison.times[4] == (1000, 500)
     assert told[1] == "compiling llama.cpp: 50%"
     chosen = compiled.chosen()
     assert (chosen.path, chosen.arguments) == (str(built.path), ["-DX=ON"])
@@ -56,11 +60,11 @@ def test_a_faster_library_is_used(monkeypatch, engines, smollm2):
     assert compiled.chosen() is None
 
 
-@pytest.mark.parametrize(("now", "likeliest"), [(20.5, (1, 2, 3)), (20.0, (1, 2, 4))])
-def test_a_library_that_computes_something_else_is_not_used(
-    monkeypatch, engines, smollm2, now, likeliest
-):
-    probes(monkeypatch, now, likeliest)
+@pytest.mark.parametrize(
+    "now", [[*ROW[:4], 20.0, *ROW[5:]], [-x for x in ROW], [*ROW[:4], float("nan"), *ROW[5:]]]
+)
+def test_a_library_that_computes_something_else_is_not_used(monkeypatch, engines, smollm2, now):
+    probes(monkeypatch, now)
     with pytest.raises(BuildError, match="it is not used"):
         edgespec.build(smollm2)
     assert compiled.chosen() is None
@@ -68,7 +72,7 @@ def test_a_library_that_computes_something_else_is_not_used(
 
 
 def test_a_library_that_is_not_faster_is_not_used(monkeypatch, engines, smollm2):
-    probes(monkeypatch, 20.0, seconds=1.1)
+    probes(monkeypatch, seconds=1.1)
     assert not edgespec.build(smollm2).is_used
     assert compiled.chosen() is None
     assert not list(engines.glob("llama-cpp-python-*"))
@@ -88,13 +92,14 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_compiled(
 
 
 def test_real_processes_compare_the_library_with_itself(smollm2):
-    with building._probe(smollm2) as ask:
-        perplexity, likeliest = ask("read")
-        assert 5 < perplexity < 60
-        assert len(likeliest) > 100
-        assert len(ask("time")) == len(building.WIDTHS)
+    with libraries.probe(smollm2) as ask:
+        rows = ask("read")
+        assert len(rows) > 100
+        assert libraries._difference(rows, ask("read")[::-1]) > 1
+        assert len(ask("time")) == len(libraries.WIDTHS)
     with (
-        building._probe(smollm2, os.devnull) as ask,
+        libraries.probe(smollm2, os.devnull) as ask,
         pytest.raises(BuildError, match=r"cannot evaluate .*: EngineMissing"),
     ):
         ask("read")
+    assert libraries.compare(smollm2, Path(llama_cpp.library.lib._name), 1).is_right

@@ -56,6 +56,8 @@ def test_the_doctor_names_the_library_and_what_compiling_it_gains():
     assert (other.level, other.remedy) == ("ok", "")
     old = libllama_finding("xllamacpp 2026.10", ["AVX2"], False, frozenset({"avx2"}))
     assert "AVX-512" not in old.remedy
+    oldest = libllama_finding("xllamacpp 2026.10", ["SSE3"], False, frozenset({"avx2"}))
+    assert "uses this processor's AVX2 and makes" in oldest.remedy
     arm = libllama_finding("libllama 0.5", ["NEON"], True, frozenset({"asimddp", "i8mm"}))
     assert "dot products, products of int8 matrices" in arm.remedy
 
