@@ -15,6 +15,7 @@ from .curves import Curve, joined
 WIDTHS = (*range(1, 17), 17, 24, 32)
 QUICK = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # widths that are measured even beyond the time budget
 READING = (*range(1, 9), 16, 32, 128)  # widths of a draft model, which reads few tokens or many
+BUDGET_S = 7.5  # a model of 1.5B on two cores is then evaluated once with every width
 _LENGTH = 64  # tokens of a short text
 LONG = 2048  # tokens: evaluations after such a long text show what each cached token costs
 _LEAST_LONG = 512  # tokens: after fewer, the cost of cached tokens is lost in noise
@@ -30,7 +31,7 @@ def measure(
     model: Model,
     *,
     widths: Sequence[int] = WIDTHS,
-    budget_s: float = 5.0,
+    budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Curve:
     """Measure t(n), the seconds of an evaluation of n tokens after a short text, and return it. The
@@ -106,7 +107,7 @@ class Measurement:
         model: Model,
         widths: Sequence[int],
         *,
-        budget_s: float = 5.0,
+        budget_s: float = BUDGET_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = model

@@ -14,6 +14,7 @@ from typing import Any
 from ...config import EngineConfig
 from ...device import available_memory, fast_cores
 from ...errors import DecodeError, ModelError, OutOfMemory
+from .. import files
 from .branches import N_SEQUENCES
 from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
@@ -30,6 +31,7 @@ DEFAULT_N_CTX = 8192
 ROLLBACK = 3  # tokens; each needs memory for one state, all together slow a token by some percent
 LEAST_N_CTX = 256  # llama.cpp makes no smaller context, but would accept smaller batches
 
+_SPARE = 256 << 20  # bytes for everything but weights, at least
 _KV_BYTES = {  # bytes of 32 elements
     "f32": 128, "f16": 64, "bf16": 64,
     "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18,
@@ -224,6 +226,24 @@ def with_equal_rows(config: EngineConfig) -> EngineConfig:
         return config
     type_v = "bf16" if config.type_v == "f16" else config.type_v
     return replace(config, flash_attn="on", use_extra_bufts=False, type_v=type_v)
+
+
+def with_room(path: Path, config: EngineConfig) -> EngineConfig:
+    """Return `config`, without repacked weights if memory is short: they are a second copy of the
+    file's, which cannot be dropped and read again as those can.
+    """
+    if not config.use_extra_bufts or not path.is_file():
+        return config
+    if config.n_gpu_layers and chosen(config):  # its weights are in the GPU's memory
+        return config
+    free, needed = available_memory(), files.size_of(path) + _SPARE
+    if free >= needed:
+        return config
+    logger.warning(
+        "%s: the weights are not repacked for this processor, which would need %d MiB; %d MiB are "
+        "free", path.name, needed >> 20, free >> 20,
+    )  # fmt: skip
+    return replace(config, use_extra_bufts=False)
 
 
 def placement(log: Sequence[str]) -> dict[str, str]:

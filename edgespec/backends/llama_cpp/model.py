@@ -30,6 +30,7 @@ from .context import (
     new_context,
     open_native,
     with_equal_rows,
+    with_room,
 )
 from .declarations import PARTIAL_ONLY
 from .devices import integrated
@@ -92,7 +93,7 @@ class LlamaCppModel(Tappable):
 
     def __init__(self, path: str | os.PathLike[str], config: EngineConfig | None = None) -> None:
         self.path = Path(path)
-        self.config = with_equal_rows(config or EngineConfig())
+        self.config = with_room(self.path, with_equal_rows(config or EngineConfig()))
         self.rows_apart = False
         self._take(open_native(self.path, self.config))
         self.capabilities = replace(self.capabilities, hidden_states=not is_fork())

@@ -10,6 +10,7 @@ import edgespec
 from edgespec import BuildError, ConfigError
 from edgespec.backends import compiled
 from edgespec.measure import libraries
+from edgespec.measure.budget import Budget
 from tests.helpers import libllama
 
 llama_cpp = libllama.require()
@@ -91,6 +92,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_compiled(
     assert not engines.exists()
 
 
+@pytest.mark.long("five processes load a model and read with it")
 def test_real_processes_compare_the_library_with_itself(smollm2):
     with libraries.probe(smollm2) as ask:
         rows = ask("read")
@@ -103,3 +105,52 @@ def test_real_processes_compare_the_library_with_itself(smollm2):
     ):
         ask("read")
     assert libraries.compare(smollm2, Path(llama_cpp.library.lib._name), 1).is_right
+
+
+@pytest.fixture
+def fork(monkeypatch, tmp_path):
+    """Install an ik_llama.cpp that is twice as fast, and keep comparisons in a new folder."""
+    from edgespec.backends import fork
+
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setattr(fork, "library", lambda: tmp_path / "libllama.so")
+    monkeypatch.setattr(fork, "_asked", [])
+    probes(monkeypatch)
+    return fork
+
+
+def test_a_fork_is_compared_once_and_used_if_it_is_right_and_faster(fork, smollm2, monkeypatch):
+    told, budget = [], Budget(1e9)
+    choice = libraries.compare_fork([smollm2], budget, told.append)
+    assert (choice.chosen, fork.is_asked()) == ("ik_llama.cpp", True)
+    assert [c.ms for c in choice.candidates] == [4000, 2000]
+    assert told == ["comparing ik_llama.cpp for " + smollm2.name]
+    monkeypatch.setattr(libraries, "compare", lambda *_: pytest.fail("compared twice"))
+    assert libraries.compare_fork([smollm2], budget, told.append) == choice
+
+
+@pytest.mark.parametrize(("answers", "why"), [
+    ({"now": [-x for x in ROW]}, "computes something else"), ({"seconds": 2.0}, "is not faster"),
+])  # fmt: skip
+def test_a_fork_that_is_wrong_or_slower_is_not_used(fork, smollm2, monkeypatch, answers, why):
+    probes(monkeypatch, **answers)
+    choice = libraries.compare_fork([smollm2], Budget(1e9), lambda said: None)
+    assert why in choice.why
+    assert choice.chosen == llama_cpp.first()
+    assert not fork.is_asked()
+
+
+def test_a_fork_that_ends_its_process_is_wrong(fork, smollm2, monkeypatch):
+    def compare(*_):
+        raise BuildError("it ended")
+
+    monkeypatch.setattr(libraries, "compare", compare)
+    choice = libraries.compare_fork([smollm2], Budget(1e9), lambda said: None)
+    assert "computes something else" in choice.why
+
+
+def test_a_comparison_that_does_not_fit_the_budget_is_left_out(fork, smollm2):
+    budget = Budget(1)
+    assert libraries.compare_fork([smollm2], budget, lambda said: None) is None
+    assert budget.left_out == ["comparing ik_llama.cpp"]
+    assert libraries.compare_fork([], budget, lambda said: None) is None
