@@ -3,18 +3,21 @@
 60 questions of Spec-Bench, as many of each category, 32 tokens an answer, temperature 0. A process
 answers five and ends; the next goes on with what it left. Each answer is decoded plainly and by
 "auto", in turns, on the same engine. Costs are measured before. Every round does all of it again;
-the ratio of an answer is the median of its rounds, and "total" that of all seconds together.
+the ratio of an answer is the median of its rounds, and "total" that of the sums over all answers.
 "nothing drafted" are the answers for which "auto" never drafted: their distance from 1 is noise.
 
     python -m benchmarks.short_answers question.dev.jsonl TARGET [--draft DRAFT]
         [--rounds 3] [--questions 60] [--skip 0] [--tokens 32] [--group 5] [--before PYTHON]
-        [--name NAME]
+        [--library NAME,LIBLLAMA]... [--name NAME]
 
 --skip: questions that are left out at the beginning, because an earlier run had them.
 --group: how many questions a process answers.
 
 --before: an interpreter that imports another version of edgespec, whose processes take turns with
 ours: "before" in the results.
+
+--library: a libllama whose processes take turns with those of the installed one, as often as you
+like. "against after" are its answers with "auto" against plain ones of the installed one.
 """
 
 from __future__ import annotations
@@ -55,8 +58,9 @@ with edgespec.load(target, draft, n_ctx=4096, speculative_config=known) as engin
 print(json.dumps(rows))
 """
 
+Variant = tuple[str, str]  # an interpreter, and a libllama or ""
 Times = dict[str, dict[str, list[tuple[float, float, int]]]]
-"""Of each category and answer, per round: seconds of plain decoding, of "auto", tokens drafted."""
+"""Of each category and answer, per round: seconds a token plainly, with "auto", tokens drafted."""
 
 
 def chosen(path: str, n: int) -> list[Question]:
@@ -70,11 +74,13 @@ def chosen(path: str, n: int) -> list[Question]:
     return found[:n]
 
 
-def answer(python: str, profiles: Path, given: argparse.Namespace, group: Sequence[Question]):
+def answer(variant: Variant, profiles: Path, given: argparse.Namespace, group: Sequence[Question]):
     """Return (id, category, mode, tokens, seconds) of the answers of one process."""
     questions = [{"id": q.id, "category": q.category, "turns": q.turns} for q in group]
     arguments = json.dumps([given.target, given.draft, given.tokens, questions])
+    python, library = variant
     env = os.environ | {"EDGESPEC_PROFILES": str(profiles), "PYTHONSAFEPATH": "1"}
+    env |= {"EDGESPEC_LIBLLAMA": library} if library else {}
     done = subprocess.run(
         [python, "-c", WORKER, arguments], env=env, check=True, stdout=subprocess.PIPE, cwd="/"
     )
@@ -82,14 +88,16 @@ def answer(python: str, profiles: Path, given: argparse.Namespace, group: Sequen
 
 
 def times(rows) -> dict[tuple[str, str], tuple[float, float, int]]:
-    """Return seconds and drafts of each answer of more than one token, by category and id."""
+    """Return the seconds a token and the drafts of each answer of several tokens, by category and
+    id.
+    """
     by_mode = {(category, id, mode): values for id, category, mode, *values in rows}
     found = {}
     for category, id in {key[:2] for key in by_mode}:
         n, plain, _ = by_mode[category, id, "plain"]
         n_auto, auto, n_drafted = by_mode[category, id, "auto"]
         if n == n_auto > 1:
-            found[category, id] = plain, auto, n_drafted
+            found[category, id] = plain / n, auto / n, n_drafted
     return found
 
 
@@ -113,13 +121,29 @@ def summary(found: Times) -> dict[str, object]:
 
 
 def gain(answers: Sequence[Sequence[tuple[float, float, int]]]) -> dict[str, object]:
-    """Return the mean ratio of answers, and the ratio of all their seconds ("total")."""
+    """Return the mean ratio of answers, and the ratio of the sums of their seconds ("total")."""
     ratios = [statistics.median(plain / auto for plain, auto, _ in answer) for answer in answers]
     plain, auto, _ = (sum(t) for t in zip(*(times for a in answers for times in a), strict=True))
     return {
         "answers": len(ratios), "ratio": round(mean(ratios), 4), "interval": interval(ratios),
         "lowest": round(min(ratios), 3), "total": round(plain / auto, 4),
     }  # fmt: skip
+
+
+def against(found: Times, plain: Times) -> dict[str, object]:
+    """Return the gain of answers with "auto" over another library's plain answers to the same."""
+    mixed = {
+        category: {
+            id: [
+                (slow, fast, n)
+                for (slow, *_), (_, fast, n) in zip(plain[category][id], rounds, strict=True)
+            ]
+            for id, rounds in answers.items()
+            if len(plain[category].get(id, ())) == len(rounds)
+        }
+        for category, answers in found.items()
+    }
+    return summary(mixed)
 
 
 def arguments() -> argparse.Namespace:
@@ -133,6 +157,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--group", type=int, default=5)
     parser.add_argument("--before", metavar="PYTHON")
+    parser.add_argument("--library", action="append", default=[], metavar="NAME,LIBLLAMA")
     parser.add_argument("--name", default="short_answers")
     given = parser.parse_args()
     given.target = str(Path(given.target).absolute())
@@ -142,21 +167,29 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     given = arguments()
-    versions = {"after": sys.executable} | ({"before": given.before} if given.before else {})
+    versions: dict[str, Variant] = {"after": (sys.executable, "")}
+    if given.before:
+        versions["before"] = (given.before, "")
+    for named in given.library:
+        name, library = named.split(",")
+        versions[name] = (sys.executable, library)
     questions = chosen(given.file, given.skip + given.questions)[given.skip :]
     found: dict[str, Times] = {name: defaultdict(lambda: defaultdict(list)) for name in versions}
     with tempfile.TemporaryDirectory() as folder:
-        for name, python in versions.items():
-            answer(python, Path(folder, name), given, [])  # measures
+        for name, variant in versions.items():
+            answer(variant, Path(folder, name), given, [])  # measures
         groups = [questions[i : i + given.group] for i in range(0, len(questions), given.group)]
         for i, group in enumerate(groups * given.rounds):
-            for name, python in sorted(versions.items(), reverse=bool(i % 2)):
+            for name, variant in sorted(versions.items(), reverse=bool(i % 2)):
                 for (category, id), seconds in times(
-                    answer(python, Path(folder, name), given, group)
+                    answer(variant, Path(folder, name), given, group)
                 ).items():
                     found[name][category][id].append(seconds)
             print(f"{i + 1} of {len(groups) * given.rounds} processes", file=sys.stderr)
     result = {name: summary(by_category) for name, by_category in found.items()}
+    for name, variant in versions.items():
+        if variant[1]:
+            result[f"{name} against after"] = against(found[name], found["after"])
     save(given.name, {"tokens": given.tokens, "questions": len(questions), **result})
 
 
