@@ -13,11 +13,11 @@ import sys
 import time
 
 import numpy as np
-import onnxruntime as ort
 
 import edgespec
 from benchmarks.common import GREEDY, chat_prompt, median, model, save
 from edgespec import EngineConfig
+from edgespec.backends.onnx.session import ort
 from edgespec.costs.measuring import fill, timed
 from edgespec.loading.models import open_model
 

@@ -46,7 +46,7 @@ def sleeping(asleep):
     if not asleep:
         yield
         return
-    import onnxruntime
+    from edgespec.backends.onnx.session import onnxruntime
 
     before = onnxruntime.SessionOptions
 

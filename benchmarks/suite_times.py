@@ -73,9 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _count_loads() -> None:
-    import onnxruntime as ort
-
     from edgespec.backends.llama_cpp.library import lib
+    from edgespec.backends.onnx.session import ort
 
     def counting(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from edgespec import device, hub
+from edgespec.backends import telemetry
 from edgespec.loading import recommendations
 from edgespec.sampling.defaults import GREEDY
 from tests.helpers.progress import Progress
@@ -25,6 +26,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    telemetry.switch_off()  # some tests import onnxruntime themselves
     settings.register_profile("tests", deadline=None)  # times are for benchmarks
     settings.load_profile("tests")
     selection = Selection(config)

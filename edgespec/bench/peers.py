@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import backends
+from ..backends import telemetry
 from ..errors import EngineMissing
 from ..types import Stats
 from .answers import Answer
@@ -100,6 +101,7 @@ class Peer:
             "model": os.fspath(weights.model), "draft": weights.draft and os.fspath(weights.draft),
             "n_ctx": weights.n_ctx, "threads": weights.threads,
         }  # fmt: skip
+        telemetry.switch_off()  # for the worker, which may import onnxruntime-genai
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 – closed in close()
         try:
             self._process = subprocess.Popen(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .. import hub
+from ..backends import telemetry
 from ..errors import ConfigError, ConversionError
 
 TOOLS = (
@@ -72,6 +73,7 @@ def run_worker(
     times: gets the seconds of each step. Raises ConversionError if a step fails, and ConfigError if
     `python` cannot be started.
     """
+    telemetry.switch_off()  # for the worker, which imports onnxruntime
     log = folder / "convert.log"
     with log.open("w") as errors:
         try:

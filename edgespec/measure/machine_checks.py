@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import backends, drafters, kept_files
 from ..advice import install
+from ..backends import telemetry
 from ..backends.base import Backend
 from ..config import EngineConfig
 from ..costs.profiles import folder
@@ -52,6 +53,7 @@ def check_machine(tune: str) -> Iterator[Finding]:
         yield from check_gpu(tune)
     if "onnx" in engines:
         yield _check_onnxruntime("NVIDIA" in seen_gpus())
+        yield from check_telemetry()
     yield _check_profiles(folder())
 
 
@@ -113,6 +115,21 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
         remedy = f"uninstall onnxruntime, then {install('onnx-cuda')}; see docs/how-to/onnx.md"
         return Finding("note", "onnxruntime", text, remedy)
     return Finding("ok", "onnxruntime", providers)
+
+
+def check_telemetry() -> Iterator[Finding]:
+    """Yield a finding if the program imported onnxruntime before edgespec could switch off its
+    telemetry, which versions from 1.29 on have.
+    """
+    if not telemetry.switch_off():
+        text = (
+            "this program imported onnxruntime before edgespec, so onnxruntime's telemetry may be "
+            "on: it writes a device id to the user's cache folder and sends data to its makers"
+        )
+        remedy = (
+            "set ORT_DISABLE_TELEMETRY=1, or `import edgespec.backends.onnx` before onnxruntime"
+        )
+        yield Finding("problem", "telemetry", text, remedy)
 
 
 def _check_profiles(path: Path) -> Finding:

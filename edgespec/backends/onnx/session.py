@@ -25,8 +25,9 @@ from ...errors import (
     UnknownArchitecture,
 )
 from ...kept_files import one_line
-from .. import files
+from .. import files, telemetry
 
+telemetry.switch_off()  # before the import
 try:
     import onnxruntime
 except ImportError as error:
