@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..constraints import schemas
 from ..constraints.schemas import DEFINITIONS, closed
 from ..errors import ConfigError
 from .alternatives import Alternatives
@@ -26,7 +27,7 @@ _LISTED: dict[str, list[Any]] = {"null": [None], "boolean": [False, True]}  # al
 
 def of_tool(tool: Tool, guidance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a tool's arguments for llguidance. guidance: its options for JSON."""
-    return {"type": "object", **_given(tool), "x-guidance": dict(guidance)}
+    return _guided({"type": "object", **_given(tool)}, guidance)
 
 
 def of_argument(tool: Tool, key: str, guidance: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +36,11 @@ def of_argument(tool: Tool, key: str, guidance: Mapping[str, Any]) -> dict[str, 
     schema = given["properties"][key]
     schema = {} if schema is True else dict(schema)
     schema |= {name: given[name] for name in DEFINITIONS if name in given}
-    return schema | {"x-guidance": dict(guidance)}
+    return _guided(schema, guidance)
+
+
+def _guided(schema: dict[str, Any], guidance: Mapping[str, Any]) -> dict[str, Any]:
+    return schema | {"x-guidance": schemas.guidance(schema) | dict(guidance)}
 
 
 def _given(tool: Tool) -> dict[str, Any]:

@@ -135,9 +135,8 @@ class Constraints:
         if kind == "answer":
             return text
         if kind == "schema":
-            return LLMatcher.grammar_from_json_schema(
-                text, overrides={"whitespace_flexible": False}
-            )
+            options: Any = schemas.guidance(json.loads(text))
+            return LLMatcher.grammar_from_json_schema(text, overrides=options)
         given = json.loads(text)
         if kind == "regex":
             return LLMatcher.grammar_from_regex(given)
@@ -150,8 +149,9 @@ class Constraints:
             place = self.refusal(owner, text)[1] if kind == "schema" else ""
             where = f" (at {place})" if place else ""
             raise ConfigError(f"{kind} cannot be followed: {error}{where}")
+        has_json = kind == "schema" or (kind == "answer" and _has_json(text))
         text = json.loads(text) if kind in ("regex", "grammar") else text
-        return Grammar(matcher, self._words, description={kind: text})
+        return Grammar(matcher, self._words, description={kind: text}, has_json=has_json)
 
     def _refusal(self, owner: str, text: str) -> tuple[str, str]:
         """Return the error of a schema that cannot be followed, and its place; else "" and ""."""
@@ -209,6 +209,12 @@ class Constraints:
 
         words = self._words
         return LLTokenizer(TokenizerWrapper(words), len(words.tokens), eos_token=words.ends)
+
+
+def _has_json(answer: str) -> bool:
+    """Return True if a grammar of a whole answer has JSON in it, and no other form of content."""
+    form = '"json_schema"' in answer
+    return form if answer.startswith("{") else "%json" in answer
 
 
 def _error_of(matcher: llguidance.LLMatcher, words: Words) -> str:

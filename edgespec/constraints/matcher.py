@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..cache.token_cache import common_prefix
 from ..errors import DecodeError
 from .keywords import in_our_words
+from .slashes import SlashMatcher
 from .vocabulary import Words
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Grammar:
     """A compiled constraint.
 
     shown: the ids of control tokens that are read as text, and their texts. description: the text
-    that it was compiled from, with the kind of the text as the key.
+    that it was compiled from, with the kind of the text as the key. has_json: True if the only
+    texts in which a backslash has a meaning are those of JSON.
     """
 
     def __init__(
@@ -34,20 +36,25 @@ class Grammar:
         words: Words,
         shown: Mapping[int, bytes] | None = None,
         description: Mapping[str, bool | int | str] | None = None,
+        *,
+        has_json: bool = False,
     ) -> None:
         self._matcher = matcher
         self._words = words
+        self._has_json = has_json
         self.shown = shown or {}
         self.description = description or {}
 
     def showing(self, shown: Mapping[int, bytes]) -> Grammar:
         """Return a copy that reads these control tokens as text. shown: their ids and texts."""
-        return Grammar(self._matcher, self._words, shown, self.description)
+        return Grammar(self._matcher, self._words, shown, self.description, has_json=self._has_json)
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
         size = sum(len(value) for value in self.description.values() if isinstance(value, str))
-        return GrammarMatcher(self._matcher.deep_copy(), self._words, is_large=size > _LARGE)
+        return GrammarMatcher(
+            self._matcher.deep_copy(), self._words, is_large=size > _LARGE, has_json=self._has_json
+        )
 
     def may_begin_with(self, text: str) -> bool:
         """Return True if an answer may begin with a text; the text may end with a control token."""
@@ -79,17 +86,21 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, words: Words, *, is_large: bool = False
+        self,
+        matcher: llguidance.LLMatcher,
+        words: Words,
+        *,
+        is_large: bool = False,
+        has_json: bool = False,
     ) -> None:
-        n = len(words.tokens)
         self._is_large = is_large
-        self._matcher = matcher
+        self._inner = matcher
+        self._matcher = SlashMatcher(matcher, words, reads_slashes=has_json)
         self._ahead: list[int] = []
         self._words = words
         self.ends = frozenset(words.ends)
         self.has_ended = False
-        self._bits = np.zeros((n + 31) // 32, np.int32)
-        self._all = np.ones(n, bool)
+        self._all = np.ones(len(words.tokens), bool)
 
     def mask(self, ahead: Sequence[int] = ()) -> npt.NDArray[np.bool_]:
         """Return a mask of the tokens allowed after the text and `ahead`, [vocab_size].
@@ -104,8 +115,8 @@ class GrammarMatcher:
             return True
         if token in self.ends:
             return self._may_end(token)
-        if self._n_valid([token]) == 0:
-            return False
+        if self._matcher.n_valid([token]) == 0:
+            return self._go([*ahead, token])
         forced = self._forced()  # of several tokenisations of a forced text, only one is allowed
         return not forced or token == forced[0]
 
@@ -117,7 +128,7 @@ class GrammarMatcher:
         """
         if self.has_ended or not self._go(ahead):
             return []
-        if self._matcher.is_stopped():
+        if self._inner.is_stopped():
             return [self._words.usual_end]
         return self._forced()
 
@@ -138,18 +149,17 @@ class GrammarMatcher:
 
         It may if the text is complete, or if the grammar itself asks for that token.
         """
-        return self._matcher.is_accepting() or bool(self._mask()[token])
+        return self._inner.is_accepting() or bool(self._mask()[token])
 
     def _mask(self) -> npt.NDArray[np.bool_]:
-        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
+        mask = self._matcher.mask()
         self._check()
-        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
-        return bits[: len(self._all)].view(bool)
+        return mask
 
     def _forced(self) -> list[int]:
         if self._is_large and not self._words.begin_alike(self._mask()):
             return []
-        return self._matcher.compute_ff_tokens()
+        return self._inner.compute_ff_tokens()
 
     def _go(self, ahead: Sequence[int]) -> bool:
         """Move to the state after `ahead` and return True; return False if that is not allowed."""
@@ -157,31 +167,20 @@ class GrammarMatcher:
             return not ahead
         n = common_prefix(self._ahead, ahead)
         if n < len(self._ahead):
-            self._matcher.rollback(len(self._ahead) - n)
+            self._matcher.unread(len(self._ahead) - n)
             del self._ahead[n:]
-        rest = [int(token) for token in ahead[n:]]
+        rest = ahead[n:]
         if rest:
-            if self._n_valid(rest) < len(rest):
+            if not self._matcher.read(rest):
                 return False
-            self._matcher.consume_tokens(rest)
             self._check()
-            self._ahead += rest
+            self._ahead += [int(token) for token in rest]
         return True
 
-    def _n_valid(self, tokens: list[int]) -> int:
-        """Return how many of the tokens may follow.
-
-        Ids outside the vocabulary count as forbidden: rows can be longer than the vocabulary, and
-        such an id would leave llguidance in an error state permanently.
-        """
-        n = len(self._all)
-        known = next((i for i, token in enumerate(tokens) if not 0 <= token < n), len(tokens))
-        return self._matcher.validate_tokens(tokens[:known])
-
     def _check(self) -> None:
-        if self._matcher.is_error():
+        if self._inner.is_error():
             raise DecodeError(
-                f"the constraint of the request failed: {plainly(self._matcher.get_error())}"
+                f"the constraint of the request failed: {plainly(self._inner.get_error())}"
             )
 
 

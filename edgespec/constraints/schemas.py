@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
@@ -21,6 +22,9 @@ _LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows 
 _SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 _MOST_PATTERNS = 8192  # characters of all patterns: 4,000 times `.*` took 1.8 s and 300 MB
 _MOST_TRIALS = 200  # parts that are tried to find the one that cannot be followed
+_LOOSE = re.compile(r"\A(?!\^)|\.|\[\^|\\[DPSWps]|(?<!\$)\Z")  # may match control characters
+_CONTROLS = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # JSON has no short escapes for these
+_ASKS_FOR_CONTROLS = re.compile(rf"{_CONTROLS.pattern}|\\(?:c|v|0|x[017]|u00[017])")
 DEFINITIONS = ("$defs", "definitions")
 """The keywords under which a schema defines schemas that other parts refer to."""
 
@@ -50,6 +54,31 @@ def text_of(schema: Any, what: str = "schema") -> str:
         return json.dumps(parsed, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{what} cannot be written as JSON: {error}") from None
+
+
+def guidance(schema: Any) -> dict[str, Any]:
+    r"""Return the options that llguidance gets with a schema: how its JSON is written.
+
+    There are no blanks, and every character may be written as \uXXXX. Where a text has a pattern,
+    however, llguidance allows this for control characters only. A model that wants to write \u00e9
+    could then only go on with one of these, so \u is not allowed in such a schema, except if it
+    asks for control characters.
+    """
+    options: dict[str, Any] = {
+        "whitespace_flexible": False,
+        "json_allow_general_unicode_escapes": True,
+    }
+    patterns: list[str] = []
+    texts: list[str] = []
+    for value, path in _values(schema):
+        if isinstance(value, str):
+            (patterns if path[-1:] == ("pattern",) else texts).append(value)
+        elif path[-1:] == ("patternProperties",) and isinstance(value, Mapping):
+            patterns += map(str, value)
+    asked = any(map(_CONTROLS.search, texts)) or any(map(_ASKS_FOR_CONTROLS.search, patterns))
+    if any(map(_LOOSE.search, patterns)) and not asked:
+        options["json_allowed_escapes"] = 'nrbtf\\"'
+    return options
 
 
 def value_of(schema: Any, text: str) -> Any:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
 from ..backends.base import Tokenizer
 from ..errors import ConfigError
 
+_ESCAPED = re.compile(rb"((?:\\[^/]|[^\\])*)\\(?=/)", re.DOTALL)  # text before an escaped slash
+
 
 class Words:
-    """A vocabulary as llguidance reads it.
+    r"""A vocabulary as llguidance reads it.
 
     tokens: the bytes of each token. ends: the tokens that end an answer. usual_end: the one that
-    ended the last answer; before any answer has ended, the first of `ends`.
+    ended the last answer; before any answer has ended, the first of `ends`. slashes: a mask of the
+    tokens that begin with a slash, [vocab_size]. with_slashes: for each token with `\/` in it, as
+    tokens, its text up to the first of these backslashes, and its text without them.
     """
 
     bos_token_id = None
@@ -33,6 +39,12 @@ class Words:
         self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
         self._longest = max(map(len, self._of_bytes), default=1)
         self._first = np.array([token[0] for token in self.tokens], np.uint8)
+        self.slashes = self._first == ord("/")
+        self.with_slashes = {
+            token: (self.longest_tokens(begun[0]), self.longest_tokens(_ESCAPED.sub(rb"\1", text)))
+            for text, token in self._of_bytes.items()
+            if b"\\/" in text and (begun := _ESCAPED.match(text))
+        }
 
     def __call__(self, text: bytes) -> list[int]:
         """Return the tokens of a text that begins in the middle of another text.
@@ -45,7 +57,7 @@ class Words:
             ids = self._encode(before + words)[len(self._encode(before)) :]
             if self.text(ids) == text:
                 return ids
-        return self._longest_tokens(text)
+        return self.longest_tokens(text)
 
     def begin_alike(self, allowed: npt.NDArray[np.bool_]) -> bool:
         """Return True if all tokens that a mask allows, [vocab_size], begin with the same byte."""
@@ -62,7 +74,8 @@ class Words:
         except ConfigError:
             return []
 
-    def _longest_tokens(self, text: bytes) -> list[int]:
+    def longest_tokens(self, text: bytes) -> list[int]:
+        """Return a text as the longest possible tokens, up to bytes of which there is no token."""
         tokens, at = [], 0
         while at < len(text):
             parts = (text[at : at + n] for n in range(self._longest, 0, -1))
