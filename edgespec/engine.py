@@ -303,8 +303,11 @@ class Engine:
     ) -> Generator[Event, None, tuple[Completion, str]]:
         """Yield all events of a request except "done"; return its completion and the last text."""
         params = request.params
+        constraint = request.constraint
+        notes = tuple(constraint.notes) if constraint else ()
         with self._lock.held(interrupt) as held:
-            constraint = request.constraint
+            for note in notes if held else ():
+                yield Event("notice", text=note)
             output = Output(self.tokenizer, params, constraint.shown if constraint else None)
             stats = Stats(speculation=self._speculation_of(params), sampling=in_words(params))
             logprobs: list[Logprob] = []
@@ -322,6 +325,7 @@ class Engine:
                 stats,
                 None if params.logprobs is None else tuple(logprobs),
                 parsed(params, output.text) if output.finish_reason == "stop" else None,
+                notes=notes,
             )
             return completion, rest
 

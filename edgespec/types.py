@@ -369,7 +369,8 @@ class Completion:
     end token that ended the answer. logprobs: one entry for each token if the request asked for
     them. parsed: the value of an answer under a schema; None if the answer was cut, or if the
     schema is a type that refuses the value. reasoning, tool_calls: the reasoning and the calls in a
-    chat's answer; `text` is the rest of the answer.
+    chat's answer; `text` is the rest of the answer. notes: sentences on parts of a schema that were
+    not enforced while the answer was generated.
     """
 
     text: str
@@ -381,6 +382,7 @@ class Completion:
     parsed: Any = None
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Event(NamedTuple):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..constraints.schemas import DEFINITIONS
+from ..constraints.omissions import DEFINITIONS
 
 _MOST = 1000  # most alternatives of a schema, and most schemas that are visited to find them
 _DEEPEST = 60  # levels of nested references and alternatives

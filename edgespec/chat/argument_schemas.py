@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..constraints import schemas
-from ..constraints.schemas import DEFINITIONS, closed
+from ..constraints.omissions import DEFINITIONS
+from ..constraints.schemas import closed
 from ..errors import ConfigError
 from .alternatives import Alternatives
 from .tools import Tool
@@ -18,6 +19,10 @@ _OF_OTHERS = frozenset((  # with one of these but no type, a schema is not for t
     "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minimum", "maximum",
     "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
 ))  # fmt: skip
+_OF_ALL = (  # keywords about all arguments together, which are written one by one
+    "$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentRequired",
+    "dependentSchemas", "minProperties", "maxProperties", "propertyNames",
+)  # fmt: skip
 _TYPES = {
     str: ("string",), bool: ("boolean",), type(None): ("null",), int: ("integer", "number"),
     float: ("number", "integer"), list: ("array",), dict: ("object",),
@@ -70,6 +75,10 @@ def check(tool: Tool, closing: str) -> None:
     for name in ("properties", *DEFINITIONS):
         if not isinstance(given.get(name, {}), Mapping):
             raise refused(tool, f"{name} is an object, got {given[name]!r:.80}", f"/{name}")
+    together = next((name for name in _OF_ALL if name in given), None)
+    if tool.strict and together:
+        why = f"{together!r} is not supported for all arguments together by this model's form"
+        raise refused(tool, why, f"/{together}", is_broken=False)
     required = given.get("required", [])
     if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
         raise refused(tool, f"required is a list of names, got {required!r:.80}", "/required")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from ..config import SamplingParams
@@ -32,14 +33,20 @@ class AnswerConstraints:
         self._lenient = LenientTools(lambda text: bool(constraints.tried("schema", text)[1]))
 
     def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
-        """Return options in which tools that are not strict have schemas that can be followed.
+        """Return options whose tools have schemas as grammars follow them: in tools that are not
+        strict, all of these can be followed.
 
         The reader of an answer needs these options too. Templates get the original tools.
         """
-        tools = self._form.tools
-        if not tools or all(tool.strict for tool in options.callable_tools):
-            return options
-        return self._lenient.of(options, tools, owner)
+        tools = tuple(tool for tool, _ in self._tools(options.tools, owner))
+        return dataclasses.replace(options, tools=tools)
+
+    def _tools(self, tools: tuple[Tool, ...], owner: str) -> list[tuple[Tool, tuple[str, ...]]]:
+        """Return tools with schemas that can be followed, each with notes on what is left out."""
+        form = self._form.tools
+        if form is None:
+            return [(tool, ()) for tool in tools]
+        return [self._lenient.tool(tool, form.arguments, owner) for tool in tools]
 
     def of(
         self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
@@ -51,6 +58,7 @@ class AnswerConstraints:
         `Constraints.of`, and for options that the model cannot follow.
         """
         made, form = self._constraints, self._form
+        notes = [note for _, each in self._tools(options.callable_tools, owner) for note in each]
         options = self.followed(options, owner)
         form.check(options)
         given, alone = made.given(params), made.of(params, owner)  # raises the form's own errors
@@ -72,7 +80,8 @@ class AnswerConstraints:
             schemas.check_remainders([tool.parameters for tool in options.callable_tools])
             for tool in options.callable_tools:
                 self._check_tool(tool, form.tools, owner)
-        compiled = made.compiled(owner, "answer", whole(lark, own)).showing(shown)
+        notes += alone.notes if alone else ()
+        compiled = made.compiled(owner, "answer", whole(lark, own)).showing(shown, notes)
         if options.reasoning_budget is None or not form.reasoning:
             return compiled
         thought = form.beginning(rendered)

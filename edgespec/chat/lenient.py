@@ -1,4 +1,4 @@
-"""Relaxes schemas that cannot be followed, in tools that are not strict."""
+"""Prepares the schemas of tools for grammars, and relaxes those of tools that are not strict."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..constraints.schemas import DEFINITIONS
+from ..constraints import omissions
+from ..constraints.omissions import DEFINITIONS
 from ..errors import ConfigError
 from .argument_schemas import of_tool
 from .call_forms.arguments import Arguments
-from .call_forms.base import CallForm
-from .options import AnswerOptions
 from .tools import Tool
 
 logger = logging.getLogger("edgespec.tools")
+
+Notes = tuple[str, ...]
 
 _KEPT = 256  # tools whose relaxed schemas are remembered
 
@@ -36,22 +37,28 @@ class LenientTools:
         self._is_wrong = is_wrong
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
-    def of(self, options: AnswerOptions, form: CallForm, owner: str = "") -> AnswerOptions:
-        """Return options in which all tools can be followed; strict tools are not changed."""
-        tools = tuple(self._tool(tool, form.arguments, owner) for tool in options.tools)
-        return dataclasses.replace(options, tools=tools)
+    def tool(self, tool: Tool, arguments: Arguments, owner: str = "") -> tuple[Tool, Notes]:
+        """Return a tool with the schema that its arguments follow, and notes on what that leaves
+        out. A strict tool may still have a schema that cannot be followed.
 
-    def _tool(self, tool: Tool, arguments: Arguments, owner: str) -> Tool:
-        if tool.strict:
-            return tool
-        whole = json.dumps(of_tool(tool, arguments.guidance(tool)))
-        parameters = self._followed(owner, tool.name, whole, arguments)
-        return tool if parameters is None else dataclasses.replace(tool, parameters=parameters)
+        arguments: how the model writes arguments.
+        """
+        parameters, notes = omissions.followed(tool.parameters)
+        if parameters != tool.parameters:
+            tool = dataclasses.replace(tool, parameters=parameters)
+        if not tool.strict:
+            whole = json.dumps(of_tool(tool, arguments.guidance(tool)))
+            shorter, more = self._followed(owner, tool.name, whole, arguments)
+            notes += more
+            if shorter is not None:
+                tool = dataclasses.replace(tool, parameters=shorter)
+        return tool, tuple(f"tool {tool.name}: {note}" for note in notes)
 
     def _without(
         self, owner: str, name: str, whole: str, written: Arguments
-    ) -> dict[str, Any] | None:
-        """Return a schema of arguments that can be followed; None if the original can be followed.
+    ) -> tuple[dict[str, Any] | None, Notes]:
+        """Return a schema of arguments that can be followed, and notes on what it leaves out; None
+        if the original can be followed.
 
         Each definition and each argument is tried separately. A definition is tried with {} in
         place of all definitions that it refers to. written: how the arguments are written.
@@ -68,7 +75,7 @@ class LenientTools:
             return fits(part, definitions) and _is_written(part, definitions, written)
 
         if written.is_whole and fits(schema, {}):
-            return None
+            return None, self._in_part(schema)
         given = {key: _parts(schema, key) for key in DEFINITIONS if _parts(schema, key)}
         known: dict[str, Any] = {key: {name: {} for name in parts} for key, parts in given.items()}
         definitions = {
@@ -82,10 +89,24 @@ class LenientTools:
         if not fits(shorter, {}):
             shorter = {**definitions, "type": "object", "properties": left}
             shorter = shorter if fits(shorter, {}) else {"type": "object"}
+        notes = self._in_part(shorter)
         if shorter == schema:
-            return None
+            return None, notes
         logger.info("tool %s: its schema is followed in part: %s", name, wrong or "not as a whole")
-        return shorter
+        places = [f"/properties/{name}" for name in wrong] or ["/"]
+        return shorter, (*notes, *(f"{place} may be anything" for place in places))
+
+    def _in_part(self, schema: dict[str, Any]) -> Notes:
+        """Return a note for each argument with keywords that llguidance ignores."""
+        if not self._is_wrong(json.dumps(schema)):
+            return ()
+        definitions = {key: schema[key] for key in DEFINITIONS if key in schema}
+        unknown = [
+            name
+            for name, part in _parts(schema, "properties").items()
+            if isinstance(part, Mapping) and self._is_wrong(json.dumps({**definitions, **part}))
+        ]
+        return tuple(f"/properties/{name} is followed in part" for name in unknown)
 
 
 def _parts(schema: Mapping[str, Any], key: str) -> dict[str, Any]:

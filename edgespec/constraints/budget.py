@@ -65,6 +65,11 @@ class BudgetedConstraint:
         }  # fmt: skip
         return {**self._inner.description, **limit}
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """The notes of the inner constraint."""
+        return self._inner.notes
+
     def matcher(self) -> Matcher | None:
         """Return a matcher at the beginning of an answer."""
         inner = self._inner.matcher()

@@ -20,7 +20,7 @@ from ..config import CONSTRAINTS, SamplingParams
 from ..device import usable_cpus
 from ..errors import ConfigError
 from ..sampling.base import Constraint
-from . import grammars, schemas
+from . import grammars, omissions, schemas
 from .budget import Budget, BudgetedConstraint
 from .descriptions import Limit, form_of, limit_of
 from .matcher import Grammar, plainly
@@ -135,8 +135,9 @@ class Constraints:
         if kind == "answer":
             return text
         if kind == "schema":
-            options: Any = schemas.guidance(json.loads(text))
-            return LLMatcher.grammar_from_json_schema(text, overrides=options)
+            schema, _ = omissions.followed(json.loads(text))
+            options: Any = schemas.guidance(schema)
+            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
         given = json.loads(text)
         if kind == "regex":
             return LLMatcher.grammar_from_regex(given)
@@ -150,8 +151,11 @@ class Constraints:
             where = f" (at {place})" if place else ""
             raise ConfigError(f"{kind} cannot be followed: {error}{where}")
         has_json = kind == "schema" or (kind == "answer" and _has_json(text))
+        notes = omissions.followed(json.loads(text))[1] if kind == "schema" else ()
         text = json.loads(text) if kind in ("regex", "grammar") else text
-        return Grammar(matcher, self._words, description={kind: text}, has_json=has_json)
+        return Grammar(
+            matcher, self._words, description={kind: text}, has_json=has_json, notes=notes
+        )
 
     def _refusal(self, owner: str, text: str) -> tuple[str, str]:
         """Return the error of a schema that cannot be followed, and its place; else "" and ""."""

@@ -6,7 +6,11 @@ import re
 
 _CHECK = "leave it out and check the answer"
 _FIXED = "list the fields that there may be in properties, with additionalProperties false"
-_FORMATS = "date, date-time, duration, email, hostname, ipv4, ipv6, time, uri and uuid are"
+FORMATS = (
+    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"
+)  # fmt: skip
+"""The formats of texts that llguidance knows."""
+
 _BRANCHES = "write each case as a schema of its own and join them with anyOf"
 _SAME_PLACE = "refer to a schema of this document: #/$defs/NAME"
 
@@ -23,11 +27,11 @@ _INSTEAD = {
     "maxContains": "bound the list with maxItems",
     "minContains": "bound the list with minItems",
     "not": "say what may be there: with enum, anyOf or a pattern",
-    "propertyNames": "write it as patternProperties, with additionalProperties false",
+    "propertyNames": "write it as patternProperties, with additionalProperties false, or list the "
+    "names with enum",
     "then": _BRANCHES,
     "unevaluatedItems": "write it as items false, after prefixItems",
     "unevaluatedProperties": _FIXED,
-    "uniqueItems": f"{_CHECK}, or make the list an object with a boolean for each item",
 }
 
 _REASONS = (  # messages of llguidance, and edgespec's words for them
@@ -43,10 +47,6 @@ _REASONS = (  # messages of llguidance, and edgespec's words for them
     (
         r"Pointer '(.*)' does not exist",
         rf"it refers to #\1, which is not in it; {_SAME_PLACE}",
-    ),
-    (
-        r"Unknown format: (.*)",
-        rf"the format \1 is not known; {_FORMATS}, for others write a pattern",
     ),
     (
         r"(?:.*: )?look-around, including look-ahead and look-behind, is not supported",

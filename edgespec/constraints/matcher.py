@@ -27,7 +27,8 @@ class Grammar:
 
     shown: the ids of control tokens that are read as text, and their texts. description: the text
     that it was compiled from, with the kind of the text as the key. has_json: True if the only
-    texts in which a backslash has a meaning are those of JSON.
+    texts in which a backslash has a meaning are those of JSON. notes: sentences on what is not
+    enforced.
     """
 
     def __init__(
@@ -38,16 +39,24 @@ class Grammar:
         description: Mapping[str, bool | int | str] | None = None,
         *,
         has_json: bool = False,
+        notes: Sequence[str] = (),
     ) -> None:
         self._matcher = matcher
         self._words = words
         self._has_json = has_json
         self.shown = shown or {}
         self.description = description or {}
+        self.notes = notes
 
-    def showing(self, shown: Mapping[int, bytes]) -> Grammar:
-        """Return a copy that reads these control tokens as text. shown: their ids and texts."""
-        return Grammar(self._matcher, self._words, shown, self.description, has_json=self._has_json)
+    def showing(self, shown: Mapping[int, bytes], notes: Sequence[str] = ()) -> Grammar:
+        """Return a copy that reads these control tokens as text, and has these notes.
+
+        shown: the ids of the tokens, and their texts.
+        """
+        return Grammar(
+            self._matcher, self._words, shown, self.description, has_json=self._has_json,
+            notes=notes,
+        )  # fmt: skip
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
@@ -71,6 +80,7 @@ class Unlimited:
     def __init__(self, shown: Mapping[int, bytes]) -> None:
         self.shown = shown
         self.description: Mapping[str, bool | int | str] = {}
+        self.notes: Sequence[str] = ()
 
     def matcher(self) -> None:
         """Return None: everything is allowed."""

@@ -14,23 +14,16 @@ import msgspec
 from ..config import SamplingParams
 from ..errors import ConfigError
 from .grammars import MOST_AT_ONCE, MOST_TEXT
+from .omissions import DEFINITIONS, LARGEST, LISTED, NAMED, SIGNS, SINGLE, keeps, place_at
 
 _DEEPEST = 60  # levels of a schema; llguidance reads about twice as many
 _MOST_REMAINDERS = 10_000  # remainders of all multipleOf for one value, with a range or without
 _MOST_IN_ALL = 20_000  # remainders of all multipleOf, summed: each takes 10 µs and 1 KB to compile
-_LARGEST = (1 << 63) - 1024  # llguidance cuts limits to 64 bits, and overflows its stack at -2^63
-_SIGNS = {"minimum": 1, "exclusiveMinimum": 1, "maximum": -1, "exclusiveMaximum": -1}
 _MOST_PATTERNS = 8192  # characters of all patterns: 4,000 times `.*` took 1.8 s and 300 MB
 _MOST_TRIALS = 200  # parts that are tried to find the one that cannot be followed
 _LOOSE = re.compile(r"\A(?!\^)|\.|\[\^|\\[DPSWps]|(?<!\$)\Z")  # may match control characters
 _CONTROLS = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # JSON has no short escapes for these
 _ASKS_FOR_CONTROLS = re.compile(rf"{_CONTROLS.pattern}|\\(?:c|v|0|x[017]|u00[017])")
-DEFINITIONS = ("$defs", "definitions")
-"""The keywords under which a schema defines schemas that other parts refer to."""
-
-_NAMED = ("properties", "patternProperties", *DEFINITIONS)  # schemas by names
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
-_SINGLE = ("items", "additionalProperties")  # one schema
 
 
 def text_of(schema: Any, what: str = "schema") -> str:
@@ -84,12 +77,16 @@ def guidance(schema: Any) -> dict[str, Any]:
 def value_of(schema: Any, text: str) -> Any:
     """Return the value of a complete answer: an instance of `schema` if that is a type, else JSON.
 
-    It is None if the type refuses the value by a rule that is not in the schema. It is also None if
-    the value is nested too deeply for Python.
+    It is None if the type refuses the value by a rule that is not in the schema, or if the value
+    does not follow a keyword that the grammar left out. It is also None if the value is nested too
+    deeply for Python.
     """
     try:
+        value = json.loads(text)
+        if not keeps(json.loads(text_of(schema)), value):
+            return None
         if isinstance(schema, (str, Mapping, bool)):
-            return json.loads(text)
+            return value
         if hasattr(schema, "model_validate_json"):
             return schema.model_validate_json(text)
         return msgspec.json.decode(text, type=schema)
@@ -130,26 +127,27 @@ def check_bounds(schema: Any, what: str) -> None:
         if len(path) > _DEEPEST:
             raise ConfigError(
                 f"{what} cannot be followed: it is nested more than {_DEEPEST} levels deep (at "
-                f"{_place(path[:6])}…); make it flatter"
+                f"{place_at(path[:6])}…); make it flatter"
             )
         if isinstance(value, str) and len(value) > MOST_TEXT and {*path[-2:]} & {"const", "enum"}:
             raise ConfigError(
                 f"{what} cannot be followed: a text has {len(value)} characters, and may have "
-                f"{MOST_TEXT} (at {_place(path)})"
+                f"{MOST_TEXT} (at {place_at(path)})"
             )
         in_patterns += _pattern_length(value, path)
         if in_patterns > _MOST_PATTERNS:
             raise ConfigError(
                 f"{what} cannot be followed: its patterns have more than {_MOST_PATTERNS} "
-                f"characters (at {_place(path[:6])}); use enum for lists of words"
+                f"characters (at {place_at(path[:6])}); use enum for lists of words"
             )
         if path[-1:] == ("allOf",) and isinstance(value, list) and len(value) > 1:
             at_once += len(value)
-        sign = _SIGNS.get(path[-1], 0) if path and isinstance(value, (int, float)) else 0
-        if sign and sign * value > _LARGEST:
+        sign = SIGNS.get(path[-1], 0) if path and isinstance(value, (int, float)) else 0
+        if sign and sign * value > LARGEST:
+            end = "most" if sign > 0 else "least"
             raise ConfigError(
                 f"{what} cannot be followed: {path[-1]} is {Decimal(value).normalize():.6g}, and "
-                f"may be {sign * _LARGEST} at {'most' if sign > 0 else 'least'} (at {_place(path)})"
+                f"may be {sign * LARGEST} at {end} (at {place_at(path)})"
             )
         if path[-1:] == ("multipleOf",):
             multiples.append((value, path))
@@ -172,7 +170,7 @@ def _check_multiples(multiples: list[tuple[Any, tuple[str, ...]]], what: str) ->
             raise ConfigError(
                 f"{what} cannot be followed: multipleOf {Decimal(value).normalize():.6g} makes "
                 f"{Decimal(made).normalize():.6g} remainders with the others, and may "
-                f"make {_MOST_REMAINDERS} (at {_place(path)})"
+                f"make {_MOST_REMAINDERS} (at {place_at(path)})"
             )
     _check_sum([value for value, _ in multiples], what)
 
@@ -198,7 +196,7 @@ def _applies_to(path: tuple[str, ...]) -> tuple[str, ...]:
     """
     if {*path} & {*DEFINITIONS, "patternProperties", "additionalProperties", "if", "then", "else"}:
         return ()
-    return tuple(key for key in path[:-1] if key not in _LISTED and not key.isdecimal())
+    return tuple(key for key in path[:-1] if key not in LISTED and not key.isdecimal())
 
 
 def _values(schema: Any) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -229,10 +227,6 @@ def _remainders(value: Any) -> int:
     return abs(int(value)) if isinstance(value, (int, Decimal)) else 0
 
 
-def _place(path: tuple[str, ...]) -> str:
-    return "/" + "/".join(key if len(key) <= 60 else f"{key[:60]}…" for key in path)
-
-
 def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
     """Return the place of the innermost part of a schema that is wrong by itself.
 
@@ -249,7 +243,7 @@ def place_of(schema: Any, is_wrong: Callable[[Any], bool]) -> str:
     while inner:
         path += inner[0]
         inner = next((each for each in _parts(inner[1]) if fails(each[1])), None)
-    return _place(path) if path else ""
+    return place_at(path) if path else ""
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -259,12 +253,12 @@ def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 def _all_parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in schema.items() if isinstance(schema, Mapping) else ():
-        if key in _NAMED:
+        if key in NAMED:
             yield from (((key, name), part) for name, part in _items(value))
-        elif key in _LISTED:
+        elif key in LISTED:
             parts = value if isinstance(value, list) else ()
             yield from (((key, str(i)), part) for i, part in enumerate(parts))
-        elif key in _SINGLE:
+        elif key in SINGLE:
             yield (key,), value
 
 

@@ -78,6 +78,10 @@ class Constraint(Protocol):
         allowed.
         """
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences for the user on what the constraint leaves out of what was asked for."""
+
     def matcher(self) -> Matcher | None:
         """Return a matcher for the beginning of an answer, None if everything is allowed."""
 

@@ -268,6 +268,11 @@ def stats_of(answers: Sequence[Answer]) -> list[Stats]:
     return [answer.ended.stats for answer in answers]
 
 
+def notes_of(completion: Completion) -> dict[str, Any]:
+    """Return the notes of an answer as the field `notes`, nothing if there are none."""
+    return {"notes": list(completion.notes)} if completion.notes else {}
+
+
 def arguments_of(text: str) -> dict[str, Any] | None:
     """Return the arguments of a call, or None if they are not a JSON object, for example because
     the call was cut off.

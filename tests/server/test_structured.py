@@ -46,6 +46,45 @@ def test_answers_follow_a_schema(client, form, temperature):
     assert found["to"] in ("left", "right")
 
 
+NOTED = TURN | {"properties": TURN["properties"] | {"at": {"type": "array", "items": False,
+                                                          "uniqueItems": True}}}  # fmt: skip
+FORMS = {
+    CHAT: {"messages": MESSAGES, "json_schema": NOTED, "max_tokens": 400},
+    "/v1/responses": {"input": "hello", "text": {"format": {"type": "json_schema", "name": "a",
+                      "schema": NOTED, "strict": True}}},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 400,
+                     "output_config": {"format": {"type": "json_schema", "schema": NOTED}}},
+    TEXT: {"prompt": "hello", "json_schema": NOTED, "max_tokens": 400},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_what_is_not_enforced_is_said_in_a_note(client, path):
+    expected = {"notes": ["uniqueItems is not enforced (at /properties/at)"]}
+    whole = client.post(path, json=FORMS[path])
+    assert whole.status_code == 200, whole.text
+    assert expected.items() <= whole.json()["edgespec"].items()
+    streamed = client.post(path, json=FORMS[path] | {"stream": True}).text
+    assert expected["notes"][0] in streamed
+    plain = {key: value for key, value in FORMS[path].items() if key in ("prompt", "messages")}
+    if path == CHAT:
+        assert "notes" not in client.post(CHAT, json=plain | {"max_tokens": 2}).json()["edgespec"]
+
+
+def test_notes_are_no_text(client):
+    chunks = client.post(TEXT, json=FORMS[TEXT] | {"stream": True}).text.split("\n\n")
+    told = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks if chunk[6:7] == "{"]
+    text = "".join(choice["text"] for each in told for choice in each["choices"])
+    assert text == client.post(TEXT, json=FORMS[TEXT]).json()["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_a_schema_beside_the_type(client, kind):
+    """As in llama.cpp's API."""
+    form = {"response_format": {"type": kind, "schema": TURN}, "messages": MESSAGES}
+    assert set(json.loads(content(client.post(CHAT, json=form)))) == {"go", "to"}
+
+
 def test_a_json_object(client):
     body = {"messages": MESSAGES, "response_format": {"type": "json_object"}, "max_tokens": 400}
     response = client.post(CHAT, json=body).json()["choices"][0]

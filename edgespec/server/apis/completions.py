@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ...chat.request import GenerationRequest
 from ...types import Event, Logprob
-from ..base import Answer, ParsedRequest, ServedModel
+from ..base import Answer, ParsedRequest, ServedModel, parts_of
 from ..errors import bad_value
 from .fields import Generation, TokenId, Top, about, only, read
 from .openai_writer import CompletionsWriter, Offsets, envelope_of, shown
@@ -73,7 +73,7 @@ class TextWriter(CompletionsWriter):
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
     def _parts(self, event: Event) -> Sequence[Mapping[str, Any]]:
-        return [{"text": event.text}] if event.text else []
+        return [{"text": part.text} for part in parts_of(event)]
 
     def _nothing(self) -> Mapping[str, Any]:
         return {"text": ""}

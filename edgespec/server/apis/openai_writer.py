@@ -12,7 +12,7 @@ from typing import Any
 
 from ...backends.base import Tokenizer
 from ...types import Completion, Event, Logprob
-from ..base import Answer, ServedModel, Writer, data_event, stats_of
+from ..base import Answer, ServedModel, Writer, data_event, notes_of, stats_of
 from ..errors import ApiError, bad_value
 from .fields import Generation
 
@@ -232,7 +232,8 @@ def statistics(completion: Completion) -> dict[str, Any]:
     """Return the statistics of an answer as the field `edgespec`, and as llama.cpp's `timings`."""
     stats = completion.stats.to_dict()
     timings = stats.pop("timings")
-    return {"timings": timings, "edgespec": stats | {"finish_reason": completion.finish_reason}}
+    told = stats | {"finish_reason": completion.finish_reason} | notes_of(completion)
+    return {"timings": timings, "edgespec": told}
 
 
 def _ending(answer: Answer) -> dict[str, Any]:

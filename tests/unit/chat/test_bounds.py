@@ -46,9 +46,9 @@ REFUSED = {
     "large steps": (fields(a={"multipleOf": 1e9, "type": "number"}), r"1e\+9 .* \(at .*/a/mult"),
     "endless steps": ({"type": "integer", "multipleOf": 10**400}, r"1.*e\+400"),
     "many steps": (fields(**{f"a{i}": {"multipleOf": 9973} for i in range(3)}), "29919 remainders"),
-    "an unknown format": (
-        fields(a=fields(b={"type": "array", "items": {"type": "string", "format": "nope"}})),
-        r"the format nope is not known; .* \(at /properties/a/properties/b/items\)",
+    "a keyword that is not supported": (
+        fields(a=fields(b={"type": "array", "items": {"type": "string", "not": {}}})),
+        r"'not' is not supported; .* \(at /properties/a/properties/b/items\)",
     ),
     "a broken expression": (
         fields(a={"anyOf": [{"type": "null"}, {"type": "string", "pattern": "(["}]}),
@@ -131,7 +131,7 @@ def of_tools(template, *schemas, strict=True):
         nested(5000),
         {"const": "x" * 5000},
         {"multipleOf": 999_983, "type": "integer"},
-        {"type": "array", "items": {"type": "string", "format": "nope"}},
+        {"type": "array", "items": {"type": "string", "not": {}}},
         {"type": "array", "items": {"type": "string", "pattern": "(["}},
         {"$ref": "#/$defs/none"},
         {"type": "strange"},
@@ -146,10 +146,10 @@ def test_a_tool_is_refused_by_its_name(schema, template):
 
 
 def test_the_place_in_a_tool_is_told():
-    broken = fields(a=fields(b={"type": "string", "format": "nope"}))
+    broken = fields(a=fields(b={"type": "string", "not": {}}))
     with pytest.raises(
         ConfigError,
-        match=r"the tool bad0 cannot be followed: the format nope is not known; .* "
+        match=r"the tool bad0 cannot be followed: 'not' is not supported; .* "
         r"\(at /properties/a/properties/b\); .* make the tool not strict",
     ):
         of_tools("object", broken)

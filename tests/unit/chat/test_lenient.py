@@ -107,11 +107,10 @@ def test_each_argument_is_tried_once():
     lenient = LenientTools(lambda text: tried.append(text) or "any" in text)
     markers = AnswerFormat.of(TEMPLATES["object"], {}).tools
     given = {"properties": {f"a{i}": {"type": "any"} for i in range(20)}}
-    options = AnswerOptions((Tool("get", "", given, False),))
     for _ in range(2):
-        (tool,) = lenient.of(options, markers).tools
+        tool, _ = lenient.tool(Tool("get", "", given, False), markers.arguments)
         assert tool.parameters["properties"] == {f"a{i}": {} for i in range(20)}
-    assert len(tried) <= 20 + 2
+    assert len(tried) <= 20 + 3
 
 
 def test_a_reader_reads_what_the_grammar_allows():
@@ -128,3 +127,35 @@ def test_a_reader_reads_what_the_grammar_allows():
     reader.feed(said)
     [call] = reader.calls
     assert json.loads(call.arguments) == {"a": "some text"}
+
+
+@pytest.mark.parametrize("template", ["object", "parameters"])
+def test_annotations_of_strict_tools_are_said_in_a_note(template):
+    """OpenAI's parse helpers send strict: true with whatever pydantic writes."""
+    path = {"type": "string", "format": "path"}
+    tags = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    given = {"type": "object", "properties": {"a": path, "b": tags}, "required": ["a", "b"]}
+    form = AnswerFormat.of(TEMPLATES[template], {})
+    options = AnswerOptions((Tool("get", "", given, strict=True),), "get")
+    made = AnswerConstraints(Constraints(FormTokenizer()), form)
+    assert made.of(SamplingParams(), options, "").notes == [
+        "tool get: the format path is not enforced (at /properties/a)",
+        "tool get: uniqueItems is not enforced (at /properties/b)",
+    ]
+    for other in ({"not": {}} | given, {"properties": {"a": {"type": "integer", "not": {}}}}):
+        wrong = AnswerOptions((Tool("get", "", other, strict=True),), "get")
+        with pytest.raises(ConfigError, match="'not' is not supported"):
+            made.of(SamplingParams(), wrong, "")
+
+
+def test_what_is_left_out_of_other_tools_is_said_in_a_note():
+    arguments = {"a": {"not": {}}, "b": BROKEN["look-ahead"], "c": GOOD}
+    given = {"type": "object", "properties": arguments}
+    form = AnswerFormat.of(TEMPLATES["object"], {})
+    options = AnswerOptions((Tool("get", "", given, strict=False), Tool("other")))
+    made = AnswerConstraints(Constraints(FormTokenizer()), form)
+    notes = made.of(SamplingParams(), options, "").notes
+    assert notes == [
+        "tool get: /properties/a is followed in part",
+        "tool get: /properties/b may be anything",
+    ]

@@ -95,11 +95,12 @@ def _response_format(request: ChatRequest) -> list[tuple[str, str, Any]]:
     form = request.response_format
     if form is None or form.type == "text":
         return []
-    if form.type == "json_schema" and form.json_schema is None:
-        raise bad_value("response_format", "response_format.json_schema is missing")
-    given = form.json_schema if form.type == "json_schema" else None
-    schema = {"type": "object"} if given is None or given.schema is None else given.schema
-    return [("response_format", "schema", schema)]
+    given = form.schema
+    if form.type == "json_schema":
+        if form.json_schema is None and given is None:
+            raise bad_value("response_format", "response_format.json_schema is missing")
+        given = form.json_schema.schema if form.json_schema else given
+    return [("response_format", "schema", {"type": "object"} if given is None else given)]
 
 
 def _length(request: ChatRequest, fields: dict[str, Any]) -> dict[str, Any]:

@@ -172,6 +172,9 @@ class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Schema | None = None
+    schema: Annotated[
+        dict[str, Any] | None, about("A schema for json_object, as in llama.cpp's API")
+    ] = None
 
 
 class Prediction(Struct, frozen=True, forbid_unknown_fields=True):

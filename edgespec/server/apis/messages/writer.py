@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....types import Part
-from ...base import Answer, BlockWriter, arguments_of
+from ...base import Answer, BlockWriter, arguments_of, notes_of
 from ...errors import ApiError
 
 _REASONS = {
@@ -57,8 +57,10 @@ class MessagesWriter(BlockWriter):
             stats.num_emitted_tokens,
             answer.n_reasoning,
         )
-        self._message |= {**delta, "usage": usage, "content": self._blocks}
-        yield {"type": "message_delta", "delta": delta, "usage": usage}
+        notes = notes_of(completion)
+        told = {"edgespec": notes} if notes else {}
+        self._message |= {**delta, "usage": usage, "content": self._blocks, **told}
+        yield {"type": "message_delta", "delta": delta, "usage": usage, **told}
         yield {"type": "message_stop"}
 
     def _fail(self, error: ApiError, request_id: str) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ....types import Part
-from ...base import Answer, BlockWriter, arguments_of
+from ...base import Answer, BlockWriter, arguments_of, notes_of
 from ...errors import ApiError
 from ..sampling import given_of
 from .structs import REPEATED, ResponsesRequest
@@ -42,6 +42,8 @@ class ResponsesWriter(BlockWriter):
         yield from self._close_block(cut=cut and not self._is_finished(answer))
         status = "incomplete" if cut else "completed"
         self._response |= {"status": status, "usage": _usage(answer)}
+        if notes := notes_of(answer.ended):
+            self._response["edgespec"] = notes
         if cut:
             # the API's nearest reason, also for an answer that repeats itself
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
