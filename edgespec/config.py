@@ -243,7 +243,11 @@ class SamplingParams:
         ),
     ] = None
     stop: Annotated[
-        tuple[str, ...], Meta(description="Texts that end the answer and are not part of it.")
+        tuple[str, ...],
+        Meta(
+            description="Texts that end the answer and are not part of it. They do not count in "
+            "reasoning; in an answer that follows a schema, they count in texts that are values."
+        ),
     ] = ()
     stop_token_ids: Annotated[
         tuple[int, ...], Meta(description="Ids of tokens that end the answer.")
@@ -319,7 +323,7 @@ class SamplingParams:
         given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError(f"{' and '.join(given)} were given; an answer follows one of them")
-        others = [n for n in ("stop", "stop_token_ids", "ignore_eos") if getattr(self, n)]
+        others = [n for n in ("stop_token_ids", "ignore_eos") if getattr(self, n)]
         if given and others:
             raise ConfigError(
                 f"{given[0]} and {others[0]} were given: an answer under {given[0]} ends where it "

@@ -308,7 +308,12 @@ class Engine:
         with self._lock.held(interrupt) as held:
             for note in notes if held else ():
                 yield Event("notice", text=note)
-            output = Output(self.tokenizer, params, constraint.shown if constraint else None)
+            output = Output(
+                self.tokenizer,
+                params,
+                constraint.shown if constraint else None,
+                constraint.thought if constraint else None,
+            )
             stats = Stats(speculation=self._speculation_of(params), sampling=in_words(params))
             logprobs: list[Logprob] = []
             for event in self._session.generate(request, output, stats) if held else ():
@@ -324,7 +329,7 @@ class Engine:
                 output.stop_reason,
                 stats,
                 None if params.logprobs is None else tuple(logprobs),
-                parsed(params, output.text) if output.finish_reason == "stop" else None,
+                parsed(params, output.text) if output.is_whole else None,
                 notes=notes,
             )
             return completion, rest

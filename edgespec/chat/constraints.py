@@ -10,6 +10,7 @@ from ..constraints import schemas
 from ..constraints.compiler import Constraints
 from ..constraints.descriptions import Limit
 from ..constraints.matcher import Unlimited
+from ..constraints.texts import Thought
 from ..errors import ConfigError
 from ..sampling.base import Constraint
 from .argument_schemas import refused
@@ -64,9 +65,13 @@ class AnswerConstraints:
         given, alone = made.given(params), made.of(params, owner)  # raises the form's own errors
         control = made.control(form.texts)
         shown = {id: text.encode() for text, id in control.items() if id is not None}
+        begins, markers = form.beginning(rendered), form.reasoning
+        thought = None
+        if markers and begins != "none":
+            thought = Thought(markers.begin, markers.end, begins == "open")
         lark = form.grammar(options, rendered, "@form" if given else None, control)
         if lark is None:
-            return Unlimited(shown) if shown else None
+            return Unlimited(shown, thought) if shown or (thought and params.stop) else None
         if params.ignore_eos:
             raise ConfigError(
                 "ignore_eos was given with tools or a reasoning_budget: such an answer ends where "
@@ -81,13 +86,10 @@ class AnswerConstraints:
             for tool in options.callable_tools:
                 self._check_tool(tool, form.tools, owner)
         notes += alone.notes if alone else ()
-        compiled = made.compiled(owner, "answer", whole(lark, own)).showing(shown, notes)
-        if options.reasoning_budget is None or not form.reasoning:
+        compiled = made.compiled(owner, "answer", whole(lark, own)).of_chat(shown, notes, thought)
+        if options.reasoning_budget is None or not thought:
             return compiled
-        thought = form.beginning(rendered)
-        is_open = thought == "open"
-        limit = Limit(options.reasoning_budget, form.reasoning.begin, form.reasoning.end, is_open)
-        return compiled if thought == "none" else made.limited(compiled, limit)
+        return made.limited(compiled, Limit(options.reasoning_budget, *thought))
 
     def _check_tool(self, tool: Tool, form: CallForm, owner: str) -> None:
         """Raise ConfigError for a tool if one of its arguments has a schema that cannot be

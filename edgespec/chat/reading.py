@@ -69,10 +69,11 @@ class Reading:
 
     def _completed(self, whole: Completion, reader: Reader) -> Completion:
         n_content, n_reasoning = self._n_before
+        is_whole = self.is_whole and not isinstance(whole.stop_reason, str)
         return dataclasses.replace(
             whole,
             text=reader.content[n_content:],
-            parsed=parsed(self._params, reader.content) if self.is_whole else None,
+            parsed=parsed(self._params, reader.content) if is_whole else None,
             reasoning=reader.reasoning[n_reasoning:],
             tool_calls=reader.calls,
         )

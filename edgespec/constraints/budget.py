@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Constraint, Matcher
-from .texts import BLANKS, overlap
+from .texts import BLANKS, Thought, overlap
 
 
 class Budget(NamedTuple):
@@ -64,6 +64,11 @@ class BudgetedConstraint:
             "reasoning_end": end.decode(), "reasoning_open": is_open,
         }  # fmt: skip
         return {**self._inner.description, **limit}
+
+    @property
+    def thought(self) -> Thought | None:
+        """The texts around the reasoning."""
+        return self._inner.thought
 
     @property
     def notes(self) -> Sequence[str]:

@@ -13,6 +13,7 @@ from ..cache.token_cache import common_prefix
 from ..errors import DecodeError
 from .keywords import in_our_words
 from .slashes import SlashMatcher
+from .texts import Thought
 from .vocabulary import Words
 
 if TYPE_CHECKING:
@@ -47,16 +48,22 @@ class Grammar:
         self.shown = shown or {}
         self.description = description or {}
         self.notes = notes
+        self.thought: Thought | None = None
 
-    def showing(self, shown: Mapping[int, bytes], notes: Sequence[str] = ()) -> Grammar:
-        """Return a copy that reads these control tokens as text, and has these notes.
+    def of_chat(
+        self, shown: Mapping[int, bytes], notes: Sequence[str], thought: Thought | None
+    ) -> Grammar:
+        """Return a copy for the answers of a chat.
 
-        shown: the ids of the tokens, and their texts.
+        shown: the ids of control tokens that are read as text, and their texts. notes: replace the
+        notes. thought: the texts around the reasoning.
         """
-        return Grammar(
+        copy = Grammar(
             self._matcher, self._words, shown, self.description, has_json=self._has_json,
             notes=notes,
         )  # fmt: skip
+        copy.thought = thought
+        return copy
 
     def matcher(self) -> GrammarMatcher:
         """Return a matcher at the beginning of an answer."""
@@ -75,10 +82,14 @@ class Grammar:
 
 
 class Unlimited:
-    """A constraint that allows everything, and only names control tokens that are read as text."""
+    """A constraint that allows everything.
 
-    def __init__(self, shown: Mapping[int, bytes]) -> None:
+    It only names control tokens that are read as text, and the texts around the reasoning.
+    """
+
+    def __init__(self, shown: Mapping[int, bytes], thought: Thought | None = None) -> None:
         self.shown = shown
+        self.thought = thought
         self.description: Mapping[str, bool | int | str] = {}
         self.notes: Sequence[str] = ()
 

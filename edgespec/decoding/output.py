@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from ..backends.base import Tokenizer
 from ..config import SamplingParams
-from ..constraints.texts import overlap
+from ..constraints.texts import Thought
 from ..types import FinishReason
 from .repetition import Repetition
+from .stops import Stops
 
 
 class Output:
@@ -23,7 +24,8 @@ class Output:
     back. `text` is everything that may be shown so far, `token_ids` everything emitted.
 
     shown: the ids of control tokens that add text to this answer, and their texts; all other
-    control tokens add none. n_repeated: the number of repeated tokens at the end, if they ended the
+    control tokens add none. thought: the texts around the reasoning in this answer, in which stop
+    strings do not count. n_repeated: the number of repeated tokens at the end, if they ended the
     answer, else 0.
     """
 
@@ -32,6 +34,7 @@ class Output:
         tokenizer: Tokenizer,
         params: SamplingParams,
         shown: Mapping[int, bytes] | None = None,
+        thought: Thought | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._params = params
@@ -39,12 +42,18 @@ class Output:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rule = params.repetition_detection
         self._repetition = Repetition(rule) if rule and params.ends_repetition else None
-        self._held = ""
+        is_json = params.schema is not None
+        self._stops = Stops(params.stop, is_json=is_json, thought=thought) if params.stop else None
         self.text = ""
         self.n_repeated = 0
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the model itself ended the answer, rather than a stop string or a limit."""
+        return self.finish_reason == "stop" and not isinstance(self.stop_reason, str)
 
     def cut(self, tokens: Sequence[int]) -> list[tuple[int, str]]:
         """Take tokens up to the end of the answer; return each one with the text to show now."""
@@ -61,12 +70,10 @@ class Output:
 
     def flush(self) -> str:
         """Return the text that was held back. Call it once, at the end."""
-        rest = (
-            ""
-            if isinstance(self.stop_reason, str)
-            else self._held + self._decoder.decode(b"", True)
-        )
-        self._held = ""
+        rest = self._decoder.decode(b"", True)
+        if self._stops:
+            rest = self._stops.take(rest) + self._stops.end()
+            self.stop_reason = self._stops.found or self.stop_reason
         self.text += rest
         return rest
 
@@ -78,11 +85,11 @@ class Output:
         ):
             self.finish_reason, self.stop_reason = "stop", token
             return ""
-        self._held += self._decoder.decode(self._shown.get(token) or self._tokenizer.piece(token))
-        if params.stop:
-            shown = self._release()
-        else:
-            shown, self._held = self._held, ""
+        shown = self._decoder.decode(self._shown.get(token) or self._tokenizer.piece(token))
+        if self._stops:
+            shown = self._stops.take(shown)
+            if self._stops.found:
+                self.finish_reason, self.stop_reason = "stop", self._stops.found
         self.text += shown
         if params.max_tokens is not None and len(self.token_ids) >= params.max_tokens:
             self.finish("length")
@@ -90,17 +97,4 @@ class Output:
             self.n_repeated = self._repetition.take(token)
             if self.n_repeated:
                 self.finish("repetition")
-        return shown
-
-    def _release(self) -> str:
-        """Return the held text that is certain to be shown; end the answer at a stop string."""
-        stops = [(self._held.index(stop), stop) for stop in self._params.stop if stop in self._held]
-        if stops:
-            at, self.stop_reason = min(stops)
-            self.finish_reason = "stop"
-        else:
-            at = len(self._held) - max(
-                (overlap(self._held, s) for s in self._params.stop), default=0
-            )
-        shown, self._held = self._held[:at], self._held[at:]
         return shown

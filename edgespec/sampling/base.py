@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import SamplingParams
+from ..constraints.texts import Thought
 from ..types import Abort, Distribution
 
 
@@ -77,6 +78,10 @@ class Constraint(Protocol):
         """The options from which another machine makes the same constraint; empty if everything is
         allowed.
         """
+
+    @property
+    def thought(self) -> Thought | None:
+        """The texts around the reasoning before the answer, None if there can be no reasoning."""
 
     @property
     def notes(self) -> Sequence[str]:

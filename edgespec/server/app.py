@@ -31,6 +31,7 @@ try:
 
     from . import openapi
     from .answering import Answering
+    from .apis.sampling import with_defaults
     from .base import ServedModel
     from .connections import TimedHTTP
     from .errors import as_api_error, instead_of
@@ -80,7 +81,7 @@ def create_app(
         settings.model,
         engine.tokenizer,
         f"edgespec-{__version__}",
-        lambda named: engine.sampling.params({**settings.sampling, **named}),
+        lambda named: engine.sampling.params(with_defaults(settings.sampling, named)),
     )
     endpoints = (
         operations,

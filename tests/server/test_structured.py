@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from starlette.testclient import TestClient
 
 from edgespec import ToyTokenizer
-from tests.helpers.scripted_chats import TURN, rambling
+from edgespec.server.app import create_app
+from edgespec.server.settings import ServerSettings
+from tests.helpers.scripted_chats import TURN, ScriptedChat, rambling
 
 pytest.importorskip("llguidance")
 
@@ -117,9 +120,9 @@ def test_a_stream_says_the_same(client):
     assert "".join(deltas) == whole
 
 
-def test_stop_strings_do_not_go_with_a_form(client):
-    body = {"messages": MESSAGES, "json_schema": TURN, "stop": ["a"], "stream": True}
-    assert "leave stop out" in client.post(CHAT, json=body).json()["error"]["message"]
+def test_stop_tokens_do_not_go_with_a_form(client):
+    body = {"messages": MESSAGES, "json_schema": TURN, "stop_token_ids": [1], "stream": True}
+    assert "leave stop_token_ids out" in client.post(CHAT, json=body).json()["error"]["message"]
 
 
 def test_the_official_client_parses_answers(client):
@@ -135,3 +138,32 @@ def test_the_official_client_parses_answers(client):
         model="toy", messages=MESSAGES, response_format=Move, max_tokens=200
     )
     assert isinstance(found.choices[0].message.parsed, Move)
+
+
+SAID = {"type": "object", "properties": {"END": {"type": "string"}}, "required": ["END"]}
+STOPPED = {
+    CHAT: {"messages": MESSAGES, "json_schema": SAID, "stop": "END"},
+    "/v1/messages": {"messages": MESSAGES, "stop_sequences": ["END"], "max_tokens": 99,
+                     "output_config": {"format": {"type": "json_schema", "schema": SAID}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", STOPPED)
+@pytest.mark.parametrize("by_default", [False, True])
+def test_a_stop_string_in_a_form(path, by_default):
+    """The name END does not end the answer; neither do other defaults of the server."""
+    body, settings = STOPPED[path], {}
+    if by_default:
+        body = {key: value for key, value in body.items() if not key.startswith("stop")}
+        settings = {"stop": ("END",), "ignore_eos": True, "stop_token_ids": (34,)}
+    with ScriptedChat({"hello": '{"END":"one END two"}'}).engine() as engine:
+        app = create_app(engine, ServerSettings(model="toy", sampling=settings))
+        with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 1)) as client:
+            answer = client.post(path, json=body).json()
+    if path == CHAT:
+        (choice,) = answer["choices"]
+        ended = (choice["finish_reason"], choice["stop_reason"])
+        assert (choice["message"]["content"], *ended) == ('{"END":"one ', "stop", "END")
+    else:
+        ended = (answer["stop_reason"], answer["stop_sequence"])
+        assert (answer["content"][0]["text"], *ended) == ('{"END":"one ', "stop_sequence", "END")

@@ -12,13 +12,23 @@ from typing import Any
 
 import msgspec
 
-from ...config import SamplingParams
+from ...config import CONSTRAINTS, SamplingParams
 from ...setting import settings_of
 from ..errors import bad_value
 from .fields import SEEDS, Generation
 
 _NAMES = [name for name in settings_of(SamplingParams) if name != "logprobs"]
 _STRUCTURED = {"json": "schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
+
+
+def with_defaults(defaults: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a request names, and the server's defaults for the others.
+
+    A form says where its answer ends, so that defaults which say it differently do not apply.
+    """
+    has_form = any(named.get(name) is not None for name in CONSTRAINTS)
+    left_out = ("stop_token_ids", "ignore_eos", *CONSTRAINTS) if has_form else ()
+    return {name: value for name, value in defaults.items() if name not in left_out} | {**named}
 
 
 def given_of(request: Any) -> dict[str, Any]:

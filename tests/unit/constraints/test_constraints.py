@@ -243,7 +243,7 @@ def test_emitting_what_is_not_allowed_is_an_error():
 
 BAD = {
     "two forms": ({"schema": {}, "regex": "a"}, "schema and regex were given"),
-    "a stop string": ({"regex": "a", "stop": ("b",)}, "regex and stop were given"),
+    "a token that ends": ({"regex": "a", "stop_token_ids": (1,)}, "regex and stop_token_ids"),
     "ignored ends": ({"choices": ("a",), "ignore_eos": True}, "choices and ignore_eos"),
     "no JSON": ({"schema": "{"}, "schema is no JSON"),
     "too deep": ({"schema": "[" * 200_000}, "schema is no JSON"),
