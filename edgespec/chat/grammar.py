@@ -96,14 +96,31 @@ class AnswerGrammar:
         assert self._tools
         free = self._free(f"{name}_text", excluded)
         if self._tools.is_bare:
-            begun = self.rule("begun", f"/{_BLANKS}{escaped(self._tools.trigger)}/")
-            return f"{begun} {self._group(options, tools)} | {free}"
+            return f"{self._bare_calls(tools)} | {free}"
         head = self.until(self._tools.trigger, f"{name}_head", excluded)
         group = self._group(options, tools)
         if not self._several(options):
             return f"{head} {group} | {free}"
         more = self.until(self._tools.trigger, "head")
         return f"{head} {group} ({more} {group})* {self._free('tail', self._spelled())} | {free}"
+
+    def _bare_calls(self, tools: Sequence[Tool]) -> str:
+        """Return the grammar of one call without a marker, at the beginning of an answer.
+
+        Only from its name on is it different from an answer that happens to be such an object.
+        """
+        assert self._tools
+        form, calls = self._tools, []
+        for i, tool in enumerate(tools):
+            begun = self.rule(f"begun_{i}", f"/{_BLANKS}{escaped(self._begun(tool))}/")
+            arguments = form.arguments.rule(self, i, tool, form.ends)
+            calls.append(f"{begun} {arguments} {self.text(form.end)}")
+        return " | ".join(calls)
+
+    def _begun(self, tool: Tool) -> str:
+        """Return the text of a call up to its arguments."""
+        assert self._tools
+        return self._tools.prefix + tool.name + self._tools.after_name
 
     def _several(self, options: AnswerOptions) -> bool:
         assert self._tools
@@ -136,15 +153,11 @@ class AnswerGrammar:
     def _call(self, index: int, tool: Tool) -> str:
         markers = self._tools
         assert markers
-        arguments = markers.arguments.rule(self, index, tool)
+        arguments = markers.arguments.rule(self, index, tool, markers.ends)
         name = self.text(tool.name + markers.after_name)
-        return self.rule(f"call_{index}", f"{name} {arguments} {self.text(markers.closing)}")
+        return self.rule(f"call_{index}", f"{name} {arguments}")
 
     # --- texts ---------------------------------------------------------------------------------
-
-    def is_control(self, text: str) -> bool:
-        """Return True if a marker is a control token."""
-        return text in self._control
 
     def _excluded(self, options: AnswerOptions, thought: bool) -> list[str]:
         """Return expressions for texts that must not come at the beginning of an answer."""
@@ -153,7 +166,7 @@ class AnswerGrammar:
             excluded.append(_beginning_with(self._reasoning.begin))
         if options.tools and self._tools:
             if self._tools.is_bare:
-                excluded.append(_beginning_with(self._tools.trigger))
+                excluded.append(_beginning_with(*map(self._begun, options.tools)))
             else:
                 excluded += self._spelled(all_kinds=not options.callable_tools)
         return excluded
@@ -167,6 +180,19 @@ class AnswerGrammar:
         assert self._tools
         trigger = self._tools.trigger
         return [f".*{escaped(trigger)}.*"] if all_kinds or trigger in self._control else []
+
+    def has_control(self, *texts: str) -> bool:
+        """Return True if a control token occurs in one of these markers."""
+        return any(each in text for text in texts for each in self._control)
+
+    def lazy(
+        self, name: str, pattern: str, excluded: Sequence[str] = (), also: Sequence[str] = ()
+    ) -> str:
+        """Return a rule for the shortest text that matches a pattern and all of `also`.
+
+        excluded: expressions for texts that do not match.
+        """
+        return self.rule(f"{name}[lazy]", self._terminal(name, pattern, excluded, also))
 
     def _free(self, name: str, excluded: Sequence[str]) -> str:
         return self.rule(name, self._terminal(name, "(?s:.*)", excluded))
@@ -190,7 +216,7 @@ class AnswerGrammar:
             return f"{rule} {self._part(marker)}"
         pattern = f"(?s:.{count}{escaped(marker)})"
         late = [f"(?s:.{{{n}}}{not_beginning_with(marker)})" for n in range(least)]
-        return self.rule(f"{name}[lazy]", self._terminal(name, pattern, excluded, late))
+        return self.lazy(name, pattern, excluded, late)
 
     def _terminal(
         self, name: str, pattern: str, excluded: Sequence[str], also: Sequence[str] = ()
@@ -227,5 +253,5 @@ class AnswerGrammar:
         return json.dumps(part, ensure_ascii=False)
 
 
-def _beginning_with(text: str) -> str:
-    return f"[ \\t\\n]*{escaped(text)}.*"
+def _beginning_with(*texts: str) -> str:
+    return f"[ \\t\\n]*(?:{'|'.join(map(escaped, texts))}).*"

@@ -15,16 +15,17 @@ from .call_forms.arguments import ArgumentsReader
 from .call_forms.base import CallForm
 from .call_forms.json_arguments import JsonReader
 from .markers import ID_LENGTH, ReasoningMarkers
-from .texts import MOST_BLANKS, matched, until
+from .texts import MOST_BLANKS, matched, may_match, until
 from .tools import Tool
 
 
 class Reader:
     """Takes the text of one answer in pieces and returns its parts.
 
-    A call that was cut by the end of the answer does not count: it is not in `calls`, though parts
-    of it may have been returned, and it is not content either. Blanks next to markers belong to the
-    markers.
+    No text is lost. A text that begins like a call but is none is content, even if parts of it were
+    returned as parts of a call: it names no tool, its arguments are not an object, or the answer
+    ends before its arguments are complete. It is searched for other calls only after its arguments.
+    Blanks next to markers belong to the markers.
 
     form: the form of calls. tools: the tools that may be called. is_open: True if the prompt has
     opened the reasoning. has_form: True if the request asks for a form. Then an answer that does
@@ -54,6 +55,7 @@ class Reader:
         self._blanks = ""  # blanks before a possible call
         self._n_begun = 0
         self._call: ToolCall | None = None  # the call whose arguments are being read
+        self._raw = ""  # the text of this call, with the blanks before it
         self._arguments: ArgumentsReader = JsonReader()
         self._step = self._in_reasoning if is_open else self._at_begin
 
@@ -65,12 +67,22 @@ class Reader:
         parts, self._parts = self._parts, []
         return parts
 
-    def end(self) -> list[Part]:
-        """Return the parts that were held back. It is called once, when the answer has ended."""
+    def end(self, *, is_cut: bool = False) -> list[Part]:
+        """Return the parts that were held back. It is called once, when the answer has ended.
+
+        is_cut: True if the model did not end the answer. What was returned of an unfinished call is
+        then the beginning of a call, and not content.
+        """
         if self._step in (self._at_begin, self._in_content):
             self._say(self._held)
         elif self._step == self._in_reasoning:
             self._think(self._held)
+        elif self._step == self._at_call:
+            self._say(self._blanks + self._held)
+        elif self._step == self._in_arguments:
+            self._say("" if is_cut else self._raw)
+        elif not self._is_marker(self._held):
+            self._say(self._held)
         self._held = ""
         parts, self._parts = self._parts, []
         return parts
@@ -133,7 +145,7 @@ class Reader:
         n = matched(self._form.prefix, self._held)
         if n is None:
             return False
-        begun = self._begin_call(self._held[n:]) if n >= 0 else False
+        begun = self._begin_call(n) if n >= 0 else False
         if begun is False:
             n = len(self._form.trigger)
             self._say(self._blanks + self._held[:n])
@@ -143,41 +155,62 @@ class Reader:
 
     def _in_arguments(self) -> bool:
         assert self._call
+        self._raw += self._held
         text, self._held = self._arguments.take(self._held)
         self._argue(text)
         if not self._arguments.is_complete:
             return False
+        self._raw = self._raw[: len(self._raw) - len(self._held)]
         if self._arguments.is_valid:
             self.calls += (self._call,)
+            self._step = self._after_arguments
+        else:
+            self._say(self._raw)
+            self._step = self._in_content
         self._call = None
-        self._step = self._after_arguments
         return True
 
     def _after_arguments(self) -> bool:
         assert self._form
-        n = matched(self._form.closing, self._held)
+        n = self._matched(self._form.closings)
         if n is None:
             return False
+        if n < 0 and self._form.is_bare:  # an object with more in it is an answer
+            self.calls = self.calls[:-1]
+            self._say(self._raw)
+            self._step = self._in_content
+            return True
         self._held = self._held[max(n, 0) :]
-        self._step = self._after_call if n >= 0 and self._form.begin else self._after_all
+        self._step = self._after_call if self._form.begin else self._after_all
         return True
 
     def _after_call(self) -> bool:
         """Read the text between two calls of a group, or the text after the last one."""
         assert self._form
-        n = matched(self._form.between + self._form.opening, self._held)
+        n = self._matched((self._form.between + self._form.opening,))
         if n is not None and n >= 0:
-            begun = self._begin_call(self._held[n:])
+            self._blanks = ""
+            begun = self._begin_call(n)
             if begun is not False:
                 return bool(begun)
-        n_end = matched(self._form.end, self._held)
-        if n is None and (n_end is None or n_end < 0):
-            return False
-        if n_end is None:
+        n_end = self._matched((self._form.end,))
+        if n_end is None or (n is None and n_end < 0):
             return False
         self._held = self._held[max(n_end, 0) :]
         self._step = self._after_all
         return True
+
+    def _matched(self, markers: Sequence[str]) -> int | None:
+        """Return the length of one of these markers, and of blanks before it, as in `matched`."""
+        found = [matched(f" {marker}" if marker else "", self._held) for marker in markers]
+        known = [n for n in found if n is not None and n >= 0]
+        return known[0] if known else None if None in found else -1
+
+    def _is_marker(self, text: str) -> bool:
+        """Return True if a text can be the beginning of the marker that follows a call."""
+        assert self._form
+        markers = (*self._form.closings, self._form.between, self._form.end)
+        return any(may_match(f" {marker}", text) for marker in markers)
 
     def _after_all(self) -> bool:
         self._strips = True
@@ -186,26 +219,27 @@ class Reader:
 
     # --- parts ---------------------------------------------------------------------------------
 
-    def _begin_call(self, text: str) -> bool | None:
-        """Begin a call if `text` begins with the name of a tool, and return True.
+    def _begin_call(self, at: int) -> bool | None:
+        """Begin a call if the name of a tool comes at this place, and return True.
 
         Returns None if more text is needed, and False if no call begins here.
         """
         assert self._form
-        needed = False
-        follows = self._form.arguments.begins(self._form.closing)
+        form, text, needed = self._form, self._held[at:], False
+        follows = form.arguments.begins(form.closing)
         for tool in self._tools:
-            for following in follows:
-                n = matched(tool.name + self._form.after_name + following, text)
-                if n is not None and n >= 0:
-                    self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
-                    self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
-                    self._n_begun += 1
-                    self._held = text[n - len(following) :]
-                    self._arguments = self._form.arguments.reader(tool)
-                    self._step = self._in_arguments
-                    return True
-                needed = needed or n is None
+            named = tool.name + form.after_name
+            found = [matched(named + following, text) for following in follows]
+            if any(n is not None and n >= 0 for n in found):
+                at += matched(named, text) or 0
+                self._raw, self._held = self._blanks + self._held[:at], self._held[at:]
+                self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
+                self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
+                self._n_begun += 1
+                self._arguments = form.arguments.reader(tool, form.ends)
+                self._step = self._in_arguments
+                return True
+            needed = needed or None in found
         return None if needed else False
 
     def _argue(self, text: str) -> None:

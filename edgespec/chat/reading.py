@@ -47,7 +47,9 @@ class Reading:
             self.has_ended, self.is_whole = True, whole.finish_reason == "stop"
         if self._reader is None:
             return event
-        parts = self._reader.feed(event.text) + (self._reader.end() if whole else [])
+        parts = self._reader.feed(event.text)
+        if whole:
+            parts += self._reader.end(is_cut=not self.is_whole)
         content = "".join(part.text for part in parts if part.kind == "content")
         shown = event._replace(text=content, parts=tuple(parts))
         return shown._replace(completion=self._completed(whole, self._reader)) if whole else shown
@@ -64,7 +66,7 @@ class Reading:
         if reader is None:
             return messages.answer((self.begun or "") + self.said)
         if not self.has_ended:
-            reader.end()
+            reader.end(is_cut=True)
         return messages.answer(reader.content, reader.reasoning, reader.calls)
 
     def _completed(self, whole: Completion, reader: Reader) -> Completion:

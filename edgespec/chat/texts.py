@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..constraints.texts import overlap
+from ..constraints.texts import BLANKS, overlap
 from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH
 
 MOST_BLANKS = 4  # the most blanks before reasoning, a call or a form
@@ -29,15 +29,26 @@ def until(marker: str, text: str) -> tuple[str, str, bool]:
 def matched(marker: str, text: str) -> int | None:
     """Return the length of the marker at the beginning of `text`.
 
+    Blanks of the marker match any number of blanks, also none: models leave out line breaks.
     Returns -1 if `text` does not begin with the marker, and None if more text is needed to decide.
     """
     at = 0
-    for char in marker:
-        size = _size(char, text[at:])
+    for i, char in enumerate(marker):
+        if char in BLANKS:
+            at += len(text[at:]) - len(text[at:].lstrip(BLANKS))
+            size = None if at == len(text) and i + 1 == len(marker) else 0
+        else:
+            size = _size(char, text[at:])
         if size is None or size < 0:
             return size
         at += size
     return at
+
+
+def may_match(marker: str, text: str) -> bool:
+    """Return True if `text` is the marker, as in `matched`, or the beginning of it."""
+    n = matched(marker, text)
+    return n is None or n == len(text)
 
 
 def _size(char: str, text: str) -> int | None:

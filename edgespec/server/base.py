@@ -71,7 +71,8 @@ class ServedModel(NamedTuple):
 class Answer:
     """One answer, as far as it has been generated.
 
-    calls: the calls that have begun, including one that the end of the answer cut off.
+    calls: the calls that have begun, including one that a limit cut off. If the model ends the
+    answer, only complete calls are left: the text of the others is content.
     n_reasoning: the number of tokens until the end of the reasoning. completion: None until the
     answer has ended.
     """
@@ -96,6 +97,9 @@ class Answer:
             else:
                 self.calls[part.index]["arguments"] += part.text
         self.completion = event.completion
+        if self.completion and self.completion.finish_reason == "stop":
+            ids = {call.id for call in self.completion.tool_calls}
+            self.calls = [call for call in self.calls if call["id"] in ids]
 
     @property
     def content(self) -> str:

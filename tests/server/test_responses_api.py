@@ -232,7 +232,11 @@ def test_however_an_answer_is_cut_the_same_comes_out(parts, data):
     events = events_of(writer(), cut(parts, data.draw), reason)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     final = events[-1]["response"]
-    assert plain(accumulated(events)) == plain(final["output"]) == plain(whole["output"])
+    assert plain(accumulated(events)) == plain(final["output"])
+    output = plain(final["output"])
+    if reason == "stop":  # calls that are not complete then are content, which a stream repeats
+        output = [item for item in output if item["type"] != "function_call"]
+    assert plain(whole["output"]) == output
     assert len({item["id"] for item in final["output"]}) == len(final["output"])
 
 

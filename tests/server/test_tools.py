@@ -342,3 +342,40 @@ class TestAModelThatSaysAnything:
         )  # fmt: skip
         assert found["finish_reason"] == "stop"
         assert set(json.loads(found["message"]["content"])) == {"to", "go"}
+
+
+@pytest.mark.parametrize(
+    ("value", "at"),
+    [
+        ("door</parameter>\n", "door"),
+        ("door\n</parameter>\n", "door"),
+        ("a\n</parameter>\nb</function>\n</parameter>", "a\n</parameter>\nb</function>"),
+    ],
+)
+def test_a_call_with_closing_tags_in_unusual_places_and_text_after_it(events, value, at):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    said = f"<tool_call>\n<function=look>\n<parameter=at>\n{value}</function>\n</tool_call>\nSo."
+    template = TEMPLATE.replace(
+        """'\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}""",
+        """'\\n<tool_call>\\n<function=' + call.function.name + '>\\n' }}""",
+    ).replace(
+        """{{- call.function.arguments | tojson }}{{ '}\\n</tool_call>' }}""",
+        """{%- for k, v in call.function.arguments.items() %}{{ '<parameter=' + k + '>\\n' }}"""
+        """{{- v ~ '\\n</parameter>\\n' }}{% endfor %}{{ '</function>\\n</tool_call>' }}""",
+    )
+    with ScriptedChat({"ask": said}).engine(template) as engine:
+        form = engine.answer_format.tools
+        assert form
+        assert form.closing == "\n</function>\n</tool_call>"
+        client = TestClient(create_app(engine, ServerSettings("toy")), base_url="http://localhost")
+        body = {"messages": [{"role": "user", "content": "ask"}], "tools": TOOLS}
+        choice = client.post(CHAT, json=body).json()["choices"][0]
+        (told,) = choice["message"]["tool_calls"]
+        assert json.loads(told["function"]["arguments"]) == {"at": at}
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("So.", "tool_calls")
+        *chunks, _ = events(client.post(CHAT, json=body | {"stream": True}).text)
+        assert accumulated(chunks)[0]["content"] == "So."

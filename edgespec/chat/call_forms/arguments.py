@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +65,11 @@ class Arguments(ABC):
         """Return the texts that can begin the arguments. closing: the text that closes the call."""
 
     @abstractmethod
-    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
-        """Return the rule for a tool's arguments in Lark's form.
+    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool, ends: Sequence[str]) -> str:
+        """Return the rule for a tool's arguments, and for the end of the call, in Lark's form.
 
-        index: the number of the tool, which makes the names of rules unique.
+        index: the number of the tool, which makes the names of rules unique. ends: the markers that
+        may follow the arguments when an answer is read; the first one is the end to write.
         """
 
     @abstractmethod
@@ -79,8 +80,11 @@ class Arguments(ABC):
         """
 
     @abstractmethod
-    def reader(self, tool: Tool) -> ArgumentsReader:
-        """Return a reader for the arguments of a call of this tool."""
+    def reader(self, tool: Tool, ends: Sequence[str]) -> ArgumentsReader:
+        """Return a reader for the arguments of a call of this tool.
+
+        ends: the markers that may follow the arguments.
+        """
 
     @abstractmethod
     def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -58,6 +58,19 @@ class CallForm:
         return tag[0] if tag else self.prefix
 
     @property
+    def ends(self) -> tuple[str, ...]:
+        """The texts that may follow arguments where an answer is read, `closing` first."""
+        return (*self.closings, *filter(None, [self.end]))
+
+    @property
+    def closings(self) -> tuple[str, ...]:
+        """The texts that are read as the end of a call: `closing`, and its tags without the first
+        ones, because models leave tags out.
+        """
+        tails = (self.closing[tag.start() :] for tag in TAG.finditer(self.closing))
+        return tuple(dict.fromkeys((self.closing, *tails)))
+
+    @property
     def is_bare(self) -> bool:
         """True if calls have no marker and are recognised only at the beginning of an answer."""
         return not TAG.match(self.prefix)

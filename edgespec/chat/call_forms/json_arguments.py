@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,10 @@ class Json(Arguments):
         """Return the brace that opens the object."""
         return ("{",)
 
-    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
-        """Return the rule for an object that follows the tool's schema."""
-        return f"%json {json.dumps(argument_schemas.of_tool(tool, self.guidance(tool)))}"
+    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool, ends: Sequence[str]) -> str:
+        """Return the rule for an object that follows the tool's schema, and the end of the call."""
+        schema = json.dumps(argument_schemas.of_tool(tool, self.guidance(tool)))
+        return f"%json {schema} {grammar.text(ends[0])}"
 
     def write(self, arguments: Any) -> str:
         """Return the arguments as JSON. Text is returned unchanged."""
@@ -38,7 +39,7 @@ class Json(Arguments):
         separators = self.item_separator, self.key_separator
         return json.dumps(arguments, ensure_ascii=False, separators=separators)
 
-    def reader(self, tool: Tool) -> ArgumentsReader:
+    def reader(self, tool: Tool, ends: Sequence[str]) -> ArgumentsReader:
         """Return a reader that finds the end of the object."""
         return JsonReader()
 

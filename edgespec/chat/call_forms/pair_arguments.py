@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...constraints.texts import BLANKS, overlap
 from .. import argument_schemas
-from ..texts import matched, until
+from ..templates import TAG
+from ..texts import escaped, matched
 from ..tools import Tool
 from .arguments import Arguments, ArgumentsReader
 
@@ -55,25 +58,84 @@ class Pairs(Arguments):
 
     # --- grammar -------------------------------------------------------------------------------
 
-    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool) -> str:
-        """Return the rule for the arguments, one after the other."""
-        arguments = []
-        for number, key in enumerate(argument_schemas.properties(tool)):
-            opening = grammar.text(self.opening + key + self.middle)
-            value = self._value(grammar, f"value_{index}_{number}", tool, key)
-            rule = grammar.rule(f"pair_{index}_{number}", f"{opening} {value}")
-            arguments.append(rule if argument_schemas.is_required(tool, key) else f"{rule}?")
-        return " ".join(arguments)
+    def rule(self, grammar: AnswerGrammar, index: int, tool: Tool, ends: Sequence[str]) -> str:
+        """Return the rule for the arguments, one after the other, and for the end of the call.
 
-    def _value(self, grammar: AnswerGrammar, name: str, tool: Tool, key: str) -> str:
+        A value that is a text ends where the reader finds its end: at its `closing`, but only
+        before an argument or the end of the call.
+        """
+        end = grammar.text(ends[0])
+        opening = grammar.text(self.opening)
+        can_end, more = True, ""  # what may follow an argument; `more` comes after an `opening`
+        for number, key in reversed([*enumerate(argument_schemas.properties(tool))]):
+            name = f"{index}_{number}"
+            others = [f"{opening} {more}"] if more else []
+            following = f" ({' | '.join([*others, end] if can_end else others)})"
+            if self._is_looked_ahead(grammar, tool, key, ends):
+                value = self._text(grammar, ends, more, can_end)
+            else:
+                value = self._value(grammar, f"value_{name}", tool, key, ends) + following
+            pair = f"{grammar.text(key + self.middle)} {value}"
+            is_required = argument_schemas.is_required(tool, key)
+            alternatives = pair if is_required or not more else f"{pair} | {more}"
+            more = grammar.rule(f"pair_{name}", alternatives)
+            can_end = can_end and not is_required
+        begun = [f"{opening} {more}"] if more else []
+        return f"({' | '.join([*begun, end] if can_end else begun)})"
+
+    def _is_looked_ahead(
+        self, grammar: AnswerGrammar, tool: Tool, key: str, ends: Sequence[str]
+    ) -> bool:
+        """Return True for a text that may hold its `closing`: one of any length, without control
+        tokens in the markers that may follow it.
+        """
+        if argument_schemas.choices_of(tool, key) or not argument_schemas.is_text(tool, key):
+            return False
+        is_free = self._lengths(tool, key, False) == (0, None)
+        return is_free and bool(ends[0]) and not grammar.has_control(*self.texts(), *ends)
+
+    def _value(
+        self, grammar: AnswerGrammar, name: str, tool: Tool, key: str, ends: Sequence[str]
+    ) -> str:
         """Return the grammar of the value of an argument and of the marker that closes it."""
         choices = argument_schemas.choices_of(tool, key)
         if choices:
             return f"({' | '.join(grammar.text(choice + self.closing) for choice in choices)})"
         if not argument_schemas.is_text(tool, key):
             return f"%json {json.dumps(self._schema(tool, key))} {grammar.text(self.closing)}"
-        is_control = grammar.is_control(self.closing)
-        return grammar.until(self.closing, name, lengths=self._lengths(tool, key, is_control))
+        is_control = grammar.has_control(self.closing)
+        lengths = self._lengths(tool, key, is_control)
+        excluded = [] if is_control else [self._ended(self.follows(ends))]
+        return grammar.until(self.closing, name, excluded, lengths)
+
+    def _ended(self, tags: Sequence[str]) -> str:
+        """Return an expression for texts in which a value ends before one of these tags."""
+        marker = _loose(self.closing.strip(BLANKS))
+        return f".*{marker}[ \\t\\n]*(?:{'|'.join(map(_loose, tags))}).*"
+
+    def _text(self, grammar: AnswerGrammar, ends: Sequence[str], more: str, can_end: bool) -> str:
+        """Return the grammar of a text of any length, and of all that follows it.
+
+        more: the rule of the arguments that may follow an `opening`, "" if there are none. can_end:
+        True if the call may end. All arguments of all tools share the rules of the text itself.
+        """
+        tags = self.follows(ends)
+        following = {tags[0]: more} if more else {}
+        if can_end:
+            following[tags[1]] = grammar.text(ends[0].partition(tags[1])[2])
+        marker, found = _loose(self.closing.strip(BLANKS)), []
+        for tag, rest in following.items():
+            pattern = f"(?s:.*{marker}[ \\t\\n]*{_loose(tag)})"
+            others = [self._ended([each for each in tags if each != tag])]
+            found.append(f"{grammar.lazy(f'text_{tags.index(tag)}', pattern, others)} {rest}")
+        return f"({' | '.join(found)})"
+
+    def follows(self, ends: Sequence[str]) -> list[str]:
+        """Return the texts of which one follows every `closing`. Elsewhere it is part of a value.
+
+        ends: the markers that may follow arguments.
+        """
+        return list(dict.fromkeys(map(_first_tag, filter(None, (self.opening, *ends)))))
 
     def _lengths(self, tool: Tool, key: str, is_control: bool) -> tuple[int, int | None]:
         """Return the least and most characters of a text, as far as a grammar can count them.
@@ -104,17 +166,24 @@ class Pairs(Arguments):
             for key, value in values.items()
         )
 
-    def reader(self, tool: Tool) -> ArgumentsReader:
+    def reader(self, tool: Tool, ends: Sequence[str]) -> ArgumentsReader:
         """Return a reader for arguments that are written one after the other."""
-        return PairReader(tool, self)
+        return PairReader(tool, self, ends)
 
 
 class PairReader(ArgumentsReader):
-    """Reads arguments that are written one by one and returns the text of a JSON object."""
+    """Reads arguments that are written one by one and returns the text of a JSON object.
 
-    def __init__(self, tool: Tool, pairs: Pairs) -> None:
+    Blanks around markers may be missing. A value ends at its `closing` only if another argument or
+    the end of the call follows; elsewhere this text is part of the value.
+    """
+
+    def __init__(self, tool: Tool, pairs: Pairs, ends: Sequence[str]) -> None:
         self._tool = tool
         self._pairs = pairs
+        self._follows = [f" {tag}" for tag in pairs.follows(ends)]
+        self._middle = _with_optional_blanks(pairs.middle)
+        self._value = ""  # the part of a value that is read so far, if it is returned as a whole
         self._held = ""
         self._new = ""  # JSON that is not returned yet
         self._n = 0
@@ -135,7 +204,7 @@ class PairReader(ArgumentsReader):
     # --- steps, as in the reader of answers ----------------------------------------------------
 
     def _between(self) -> bool:
-        n = matched(self._pairs.opening, self._held)
+        n = matched(f" {self._pairs.opening}", self._held)
         if n is None:
             return False
         if n < 0:
@@ -147,12 +216,13 @@ class PairReader(ArgumentsReader):
         return True
 
     def _in_key(self) -> bool:
-        key, middle, rest = self._held.partition(self._pairs.middle)
-        if not middle:
+        match = self._middle.search(self._held)
+        if not match or match.end() == len(self._held):  # blanks may follow, which belong to it
             return False
-        self._held = rest
+        key, self._held = self._held[: match.start()], self._held[match.end() :]
         self._new += f"{', ' if self._n else '{'}{json.dumps(key, ensure_ascii=False)}: "
         self._n += 1
+        self._value = ""
         self._choices = argument_schemas.choices_of(self._tool, key)
         self._step = self._in_choice if self._choices else self._in_value
         if argument_schemas.is_text(self._tool, key):
@@ -161,27 +231,80 @@ class PairReader(ArgumentsReader):
         return True
 
     def _in_text(self) -> bool:
-        text, rest, ended = until(self._pairs.closing, self._held)
-        self._held = rest
+        text, ended = self._take_value()
         self._new += json.dumps(text, ensure_ascii=False)[1:-1]
         if ended:
             self._new += '"'
-            self._step = self._between
         return ended
 
     def _in_choice(self) -> bool:
-        text, closing, rest = self._held.partition(self._pairs.closing)
-        if not closing:
-            return False
-        self._held = rest
-        self._new += json.dumps(self._choices.get(text, text), ensure_ascii=False)
-        self._step = self._between
-        return True
+        text, ended = self._take_value()
+        self._value += text
+        if ended:
+            value = self._choices.get(self._value, self._value)
+            self._new += json.dumps(value, ensure_ascii=False)
+        return ended
 
     def _in_value(self) -> bool:
-        text, rest, ended = until(self._pairs.closing, self._held)
-        self._held = rest
+        text, ended = self._take_value()
+        self._value += text
         self._new += text
-        if ended:
-            self._step = self._between
         return ended
+
+    def _take_value(self) -> tuple[str, bool]:
+        """Take the text of a value that is certain. The second value is True if the value ended."""
+        closing, at = self._pairs.closing, 0
+        marker = closing.lstrip(BLANKS)
+        blanks = closing[: len(closing) - len(marker)]
+        marker = marker.rstrip(BLANKS)
+        while (at := self._held.find(marker, at)) >= 0:
+            after = self._held[at + len(marker) :]
+            found = [matched(text, after) for text in self._follows]
+            follows = any(n is not None and n >= 0 for n in found) or len(found) == 1
+            if follows and self._is_value(self._held[:at]):
+                text, self._held = self._held[:at].removesuffix(blanks), after
+                self._step = self._between
+                return text, True
+            if None in found and not follows:
+                break
+            at += len(marker)
+        end = at if at >= 0 else len(self._held) - overlap(self._held, marker)
+        text = self._held[:end]
+        text = text.removesuffix(blanks) if at >= 0 else text[: end - _begun(blanks, text)]
+        self._held = self._held[len(text) :]
+        return text, False
+
+    def _is_value(self, text: str) -> bool:
+        """Return True if a value may end with this text: JSON only where it is complete."""
+        if self._step != self._in_value:
+            return True
+        try:
+            json.loads(self._value + text)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
+def _first_tag(marker: str) -> str:
+    """Return the tag with which a marker begins, or the whole marker, without blanks around it."""
+    text = marker.strip(BLANKS)
+    tag = TAG.match(text)
+    return tag[0] if tag else text
+
+
+def _loose(marker: str) -> str:
+    """Return an expression, as Lark takes it, for a marker in which blanks may be missing."""
+    return r"[ \t\n]*".join(map(escaped, marker.split()))
+
+
+def _begun(blanks: str, text: str) -> int:
+    """Return how many characters at the end of a text are a beginning of these blanks, or they."""
+    return next((n for n in range(len(blanks), 0, -1) if text.endswith(blanks[:n])), 0)
+
+
+def _with_optional_blanks(marker: str) -> re.Pattern[str]:
+    """Return a pattern for a marker. Its inner blanks may be others, those at its end missing."""
+    whole = marker.rstrip(BLANKS)
+    words = r"[ \t\n]*".join(map(re.escape, re.split(r"[ \t\n]+", whole)))
+    end = "".join(f"{re.escape(blank)}?" for blank in marker[len(whole) :])
+    return re.compile(words + end)

@@ -162,7 +162,8 @@ def test_other_names_and_arguments_are_not_allowed(name):
     from edgespec import DecodeError
 
     options = AnswerOptions(TOOLS[:1])
-    for wrong in (("other", {}), ("get", {"city": "a", "days": "many"})):
+    others = [("other", {})] if name != "bare" else []  # such an object is an answer
+    for wrong in (*others, ("get", {"city": "a", "days": "many"})):
         prompt, answer = written(name, options, [wrong])
         answer = f"</think>{answer}" if name == "opened" else answer
         with pytest.raises(DecodeError):
@@ -390,3 +391,21 @@ def test_the_page_of_forms_names_every_model_of_the_catalogue():
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in catalogue.entries() if f"\n| {name} | " not in page] == []
     assert code(call_of(LEARNED["object"])) in page
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ['{"name": "Bob", "age": 5}', '{"name": "get", "age": 5}', '{"name": "now", "parameters": 5}'],
+)
+def test_an_object_that_is_an_answer_may_be_written_where_calls_have_no_marker(answer):
+    from edgespec import DecodeError
+
+    options = AnswerOptions(TOOLS)
+    prompt, _ = written("bare", options, [])
+    if "parameters" in answer:  # from here on it is a call, whose arguments are an object
+        with pytest.raises(DecodeError):
+            follow("bare", prompt, answer, options)
+        return
+    assert follow("bare", prompt, answer, options).allows(END)
+    found = read("bare", prompt, answer, options)
+    assert (found.content, found.calls) == (answer, ())

@@ -118,10 +118,10 @@ def test_arguments_end_where_their_object_ends(arguments):
     ("text", "content"),
     [
         ("So <tool_call", "So <tool_call"),  # a marker that never comes
-        ("So <tool_call>", "So"),
-        ("So <tool_call>\n{", "So"),
+        ("So <tool_call>", None),
+        ("So <tool_call>\n{", None),
         ("So <tool_call>\nthat", "So <tool_call>\nthat"),
-        ('So <tool_call>\n{"name": "get', "So"),
+        ('So <tool_call>\n{"name": "get', None),
         ('So <tool_call>\n{"name": "other", "arguments": {}}', None),
         ("a < b\n", "a < b\n"),
     ],
@@ -134,15 +134,16 @@ def test_a_call_that_was_cut_is_no_call():
     text = call()
     for n in range(text.index('{"a"') + 1, text.index('"b"}') + 4):
         content, _, calls, complete = read("object", text[:n])
-        assert (content, complete) == ("", [])
+        assert (content, complete) == (text[:n], [])
         assert calls == [["get", text[text.index('{"a"') : n]]]
     for n in range(text.index('"b"}') + 4, len(text)):  # only its end is not there
         assert read("object", text[:n])[3] == [["get", '{"a": "b"}']]
 
 
 def test_arguments_that_are_no_json_are_no_call():
-    content, _, calls, complete = read("object", call("get", '{"a": b}') + "x")
-    assert (content, complete) == ("x", [])
+    text = call("get", '{"a": b}') + "x"
+    content, _, calls, complete = read("object", text)
+    assert (content, complete) == (text, [])
     assert calls == [["get", '{"a": b}']]
 
 
@@ -172,7 +173,7 @@ def test_arguments_that_are_written_one_by_one_become_json():
     arguments = {"a": '"x"\n\n\\ </param>é', "n": 12, "new": "y"}
     assert json.loads(found[3][0][1]) == arguments
     assert read("parameters", text[: text.index("</function>")])[3] == []
-    assert read("parameters", text[: text.index("</function>") + 2])[3] == found[3]
+    assert read("parameters", text[: text.index("</tool_call>")])[3] == found[3]
     assert read("keys", "<tool_call>get\n</tool_call>")[3] == [["get", "{}"]]
     assert read("keys", "<tool_call>get_all\n</tool_call>")[3] == [["get_all", "{}"]]
     wrong = text.replace("12", "twelve")
@@ -236,3 +237,128 @@ def test_numbers_in_markers():
     assert [matched(marker, text) for text in ("a12bc", "ab", "a12", "a12345b", "a12345")] == [
         4, -1, None, -1, -1,
     ]  # fmt: skip
+
+
+QWEN_CODER = (
+    "<tool_call>\n<function=get>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+)
+KEYS = "<tool_call>get\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+INVOKE = '<calls>\n<invoke name="get">\n<parameter name="a">{}</parameter>\n</invoke>\n</calls>'
+
+
+def cuts(text):
+    """Return the text in one piece, in single characters, and cut in two at every place."""
+    return [[text], list(text), *([text[:n], text[n:]] for n in range(1, len(text)))]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("parameters", QWEN_CODER.format("x").replace("\n", "")),
+        ("parameters", QWEN_CODER.format("x").replace("\n</parameter>", "</parameter>")),
+        ("parameters", QWEN_CODER.format("x").replace("\n</function>", "</function>")),
+        ("parameters", QWEN_CODER.format("x").replace("\n</tool_call>", "</tool_call>")),
+        ("parameters", QWEN_CODER.format("x").replace("\n</function>", "")),
+        ("parameters", QWEN_CODER.format("x").replace("</function>\n", "</function>\n\n  ")),
+        ("keys", KEYS.format("x").replace("\n", "")),
+        ("keys", KEYS.format("x").replace("\n", "\n\n")),
+        ("invoke", INVOKE.format("x").replace("\n", "")),
+        ("invoke", INVOKE.format("x").replace("\n</invoke>", "")),
+        ("object", call("get", '{"a": "x"}').replace("\n", "")),
+        ("object", call("get", '{"a": "x"}').replace("}\n</tool_call>", "\n</tool_call>")),
+        ("object", call("get", '{"a": "x"}').replace("\n", "\n\n")),
+    ],
+)
+def test_markers_may_lack_line_breaks_or_a_closing_tag(name, text):
+    for pieces in cuts(f"So:\n{text}\nThat is all."):
+        content, _, calls, complete = read(name, pieces)
+        assert [[each[0], json.loads(each[1])] for each in complete] == [["get", {"a": "x"}]]
+        assert (content, len(calls)) == ("So:That is all.", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "closing"),
+    [
+        ("parameters", QWEN_CODER, "\n</parameter>"),
+        ("parameters", QWEN_CODER, "</parameter>"),
+        ("parameters", QWEN_CODER, "</function>\n</tool_call>"),
+        ("keys", KEYS, "</arg_value>"),
+        ("invoke", INVOKE, "</parameter>"),
+        ("invoke", INVOKE, "</invoke>"),
+    ],
+)
+def test_a_closing_marker_inside_a_value_is_part_of_it(name, form, closing):
+    value = f"a{closing} b\n{closing}{closing}c"
+    for pieces in cuts(form.format(value) + "\nDone."):
+        content, _, _, complete = read(name, pieces)
+        assert [json.loads(arguments) for _, arguments in complete] == [{"a": value}]
+        assert content == "Done."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "Bob", "age": 5}',
+        '{"name": "get"}',
+        '{"name": "get", "parameters": [1]}',
+        '{"name": "get", "parameters": {"a": "b"}, "age": 5}',
+        '{"name": "get", "parameters": {"a": b}}',
+        '{"name": "get_all", "age": {}} and more',
+    ],
+)
+def test_an_object_that_is_no_call_is_content(text):
+    for pieces in cuts(text):
+        assert read("bare", pieces)[::3] == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("parameters", QWEN_CODER.format("x").replace("</parameter>", "")),
+        ("parameters", QWEN_CODER.format("x").replace("=get", "=other")),
+        ("parameters", QWEN_CODER.format("x").replace("</function>\n</tool_call>", "")),
+        ("keys", KEYS.format("x").replace("</arg_value>", "")),
+        ("object", call("get", '{"a": "x')),
+        ("object", call("get", "[1]")),
+        ("object", call("other", "{}")),
+        ("closed list", '<TOOLCALL>[{"name": "get", "arguments": {"a": x}}]</TOOLCALL>'),
+        ("counted", "<|calls|><|call|>functions.get:0<|args|>{x}<|call_end|><|calls_end|>"),
+    ],
+)
+def test_a_text_that_is_no_call_is_content_with_all_that_follows(name, text):
+    for pieces in cuts(f"So: {text}\nAnd this."):
+        assert read(name, pieces)[::3] == (f"So: {text}\nAnd this.", [])
+
+
+@given(
+    st.sampled_from(sorted(set(TEMPLATES) - {"thinking", "opened", "control thinking"})),
+    st.lists(FRAGMENTS, max_size=14).map("".join),
+)
+def test_an_answer_without_calls_is_content_as_it_is(name, text):
+    content, _, _, complete = read(name, [text])
+    assert complete or content == text
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_no_word_is_lost_where_an_answer_with_calls_is_cut(name):
+    form = AnswerFormat.of(TEMPLATES[name], {}).tools
+    calls = [("get", {"a": "word1", "n": 5}), ("get", {"a": "word2"})][: 1 + form.is_parallel]
+    messages = [
+        {"id": f"abcdef{i:03}", "function": {"name": called, "arguments": arguments}}
+        for i, (called, arguments) in enumerate(calls)
+    ]
+    before = "" if form.is_bare else "word0\n"
+    text = f"{before}{form.write(messages)}\n\nword3"
+    for n in range(len(text) + 1):
+        content, _, _, complete = read(name, [text[:n]])
+        said = content + str(complete)
+        words = [word for word in ("word0", "word1", "word2", "word3") if word in text[:n]]
+        assert [word for word in words if word not in said] == []
+
+
+def test_a_call_that_a_limit_cut_is_the_beginning_of_a_call_and_no_content():
+    text = call()
+    for n in range(text.index('{"a"') + 1, text.index('"b"}') + 4):
+        made = reader("object")
+        parts = made.feed(text[:n]) + made.end(is_cut=True)
+        assert joined(parts) == ("", "", [["get", text[text.index('{"a"') : n]]])
