@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from ..errors import ConfigError
 from . import call_forms, templates
 from .call_forms.base import CallForm, NotUnderstood
 from .grammar import AnswerGrammar, Thought
-from .markers import ReasoningMarkers
+from .markers import ContentMarkers, ReasoningMarkers
 from .options import AnswerOptions
 from .probes import Probe, wrapping
 from .reader import Reader
@@ -22,7 +23,8 @@ class AnswerFormat:
     """The form of a model's answers, learned from its chat template.
 
     tools: the form of tool calls, or None if the model has none; then `why_no_tools` says why.
-    reasoning: the markers of reasoning, or None if there is none.
+    reasoning: the markers of reasoning, or None if there is none. content: the markers of content,
+    or None if there are none.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class AnswerFormat:
         self.reasoning = reasoning
         self.tools = tools
         self.why_no_tools = why_no_tools
+        self.content = tools.content if tools else None
 
     @staticmethod
     def of(template: str | None, special: Mapping[str, str]) -> AnswerFormat:
@@ -45,7 +48,7 @@ class AnswerFormat:
     @functools.cached_property
     def texts(self) -> str:
         """All markers in one text, in which control tokens can be searched."""
-        known = [each for each in (self.reasoning, self.tools) if each]
+        known = [each for each in (self.reasoning, self.tools, self.content) if each]
         return "\n".join(text for each in known for text in each.texts())
 
     def check(self, options: AnswerOptions) -> None:
@@ -79,9 +82,17 @@ class AnswerFormat:
         limits = options.reasoning_budget is not None and thought != "none"
         if not (self.tools and options.tools) and not form and not limits:
             return None
-        return AnswerGrammar(self.tools, self.reasoning, control or {}).write(
+        content = self._content(rendered)
+        return AnswerGrammar(self.tools, self.reasoning, control or {}, content).write(
             options, thought, form
         )
+
+    def _content(self, rendered: str) -> ContentMarkers | None:
+        """Return the markers of content, without `begin` if the prompt has it."""
+        known = self.content
+        if not known or not known.begin or not rendered.rstrip().endswith(known.begin):
+            return known
+        return dataclasses.replace(known, begin="")
 
     def beginnings(self, options: AnswerOptions, rendered: str) -> list[str]:
         """Return the markers with which content in the requested form must not begin.
@@ -107,6 +118,7 @@ class AnswerFormat:
             tools=tools,
             is_open=thought == "open",
             has_form=has_form,
+            content=self.content,
         )
 
     def variables(self, options: AnswerOptions) -> dict[str, Any]:
@@ -130,7 +142,7 @@ class AnswerFormat:
             rendered[key] = rendered.pop("reasoning_content")
         if rendered.get("tool_calls"):
             rendered["tool_calls"] = [self._call(call) for call in rendered["tool_calls"]]
-        return rendered
+        return self.tools.message(rendered) if self.tools else rendered
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function = dict(call["function"])
@@ -170,10 +182,13 @@ def _object_of(text: str) -> Any:
 def _learned(template: str, special: tuple[tuple[str, str], ...]) -> AnswerFormat:
     probe = Probe(template, dict(special))
     reasoning = learn_reasoning(template, probe)
+    form = call_forms.known_form(probe, reasoning)
+    if form:
+        return AnswerFormat(form.reasoning or reasoning, form)
     wrapped = wrapping(probe, reasoning)
     if wrapped:
         return AnswerFormat(None, None, f"its chat template wraps answers in {wrapped!r:.40}")
     try:
-        return AnswerFormat(reasoning, call_forms.form_of(probe, reasoning))
+        return AnswerFormat(reasoning, call_forms.learned_form(probe, reasoning))
     except NotUnderstood as error:
         return AnswerFormat(reasoning, None, str(error))

@@ -15,7 +15,7 @@ from typing import Literal
 from ..errors import ConfigError
 from .call_forms.base import CallForm
 from .forms import not_beginning_with
-from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH, ReasoningMarkers
+from .markers import ID, ID_LENGTH, INDEX, INDEX_LENGTH, ContentMarkers, ReasoningMarkers
 from .options import AnswerOptions
 from .texts import MOST_BLANKS, escaped
 from .tools import Tool
@@ -30,6 +30,7 @@ class AnswerGrammar:
     """Writes the grammar of one request.
 
     control: the ids of control tokens by their texts, with None for a token that ends answers.
+    content: the markers of content, if the model marks it.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class AnswerGrammar:
         tools: CallForm | None,
         reasoning: ReasoningMarkers | None,
         control: Mapping[str, int | None],
+        content: ContentMarkers | None = None,
     ) -> None:
         self._tools = tools
+        self._content = content
         self._reasoning = reasoning
         self._control = control
         self._rules: dict[str, str] = {}
@@ -48,7 +51,8 @@ class AnswerGrammar:
         starts = []
         if thought in ("open", "optional"):
             rest = self._rest(options, form, "rest", exclude_thought=False)
-            starts.append(f"{self._thought(thought == 'open')} {rest}")
+            between = self.text(self._content.between) if self._content else ""
+            starts.append(f"{self._thought(thought == 'open')} {between} {rest}")
         if thought != "open":
             exclude = thought != "none"
             starts.append(self._rest(options, form, "first", exclude_thought=exclude))
@@ -78,6 +82,8 @@ class AnswerGrammar:
     ) -> str:
         """Return the rule for the content and the calls of an answer."""
         tools = options.callable_tools if self._tools else ()
+        if self._content:
+            return self.rule(name, self._marked(self._content, options, tools, form))
         blanks = self.rule("blanks", f"/{_BLANKS}/") if name == "rest" else ""
         if tools and options.must_call:
             return self.rule(name, f"{blanks} {self._calls(options, tools)}")
@@ -88,6 +94,41 @@ class AnswerGrammar:
         if not tools:
             return self._free(name, excluded)
         return self.rule(name, self._mixed(options, tools, name, excluded))
+
+    def _marked(
+        self,
+        content: ContentMarkers,
+        options: AnswerOptions,
+        tools: Sequence[Tool],
+        form: str | None,
+    ) -> str:
+        """Return the grammar of an answer whose content has markers: a call, or content."""
+        end = f"({self.text(content.end)})?" if self._control.get(content.end) else ""
+        said = f"{self.text(content.begin)} {form or self._free('said', [])} {end}"
+        if not tools:
+            return said
+        assert self._tools
+        begun = self.text(self._tools.begin)
+        several = f" ({self.text(self._tools.between)} {self._head(options, tools)})*"
+        calls = f"{begun} {self._head(options, tools)}{several if self._several(options) else ''}"
+        calls = f"{calls} {self.text(self._tools.end)}"
+        if content.aside and not options.must_call:
+            aside = f"{self.text(content.aside)} {self.until(content.end, 'aside')}"
+            calls = f"({aside} {self.text(content.between)})? {calls}"
+        return calls if options.must_call else f"{calls} | {said}"
+
+    def _head(self, options: AnswerOptions, tools: Sequence[Tool]) -> str:
+        """Return the grammar of one call from its `opening` on."""
+        assert self._tools
+        form, calls = self._tools, []
+        for i, tool in enumerate(tools):
+            heads = [
+                f"{self.text(before)} {self.text(tool.name + after)}"
+                for before, after in form.heads
+            ]
+            arguments = form.arguments.rule(self, i, tool, form.ends)
+            calls.append(self.rule(f"call_{i}", f"({' | '.join(heads)}) {arguments}"))
+        return self.rule("call", " | ".join(calls))
 
     def _mixed(
         self, options: AnswerOptions, tools: Sequence[Tool], name: str, excluded: list[str]

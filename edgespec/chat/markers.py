@@ -35,3 +35,25 @@ class ReasoningMarkers:
     def texts(self) -> Iterator[str]:
         """Yield the texts around reasoning."""
         yield from (self.begin, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentMarkers:
+    """The texts around content, for a model that marks each part of an answer.
+
+    begin, end: the text before and the text after content; `begin` may already be in the generation
+    prompt, and `end` may be missing at the end of the answer. aside: the text before content that a
+    call follows, "" if there is none. between: the text before each part but the first one. others:
+    further texts before content that are read, but not allowed where the form of answers is
+    enforced.
+    """
+
+    begin: str
+    end: str
+    aside: str = ""
+    between: str = ""
+    others: tuple[str, ...] = ()
+
+    def texts(self) -> Iterator[str]:
+        """Yield all these texts."""
+        yield from (self.begin, self.end, self.aside, self.between, *self.others)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from ..constraints.texts import BLANKS
+from ..constraints.texts import BLANKS, overlap
 from ..types import Part, ToolCall
 from .call_forms.arguments import ArgumentsReader
 from .call_forms.base import CallForm
 from .call_forms.json_arguments import JsonReader
-from .markers import ID_LENGTH, ReasoningMarkers
+from .markers import ID_LENGTH, ContentMarkers, ReasoningMarkers
+from .templates import TAG
 from .texts import MOST_BLANKS, matched, may_match, until
 from .tools import Tool
 
@@ -30,7 +31,7 @@ class Reader:
     form: the form of calls. tools: the tools that may be called. is_open: True if the prompt has
     opened the reasoning. has_form: True if the request asks for a form. Then an answer that does
     not begin with a call is read as content only, because content may spell the markers of calls,
-    for example in JSON text.
+    for example in JSON text. content: the markers of content, if the model marks it.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Reader:
         tools: Sequence[Tool] = (),
         is_open: bool = False,
         has_form: bool = False,
+        content: ContentMarkers | None = None,
     ) -> None:
         self.content = ""
         self.reasoning = ""
@@ -49,6 +51,8 @@ class Reader:
         self._reasoning = reasoning
         self._tools = tools
         self._has_form = has_form
+        self._marked = content
+        self._gaps = {"content": "", "reasoning": ""}  # what separates the next text of a kind
         self._held = ""
         self._parts: list[Part] = []
         self._strips = is_open  # leave out blanks at the beginning of a text
@@ -73,7 +77,9 @@ class Reader:
         is_cut: True if the model did not end the answer. What was returned of an unfinished call is
         then the beginning of a call, and not content.
         """
-        if self._step in (self._at_begin, self._in_content):
+        if self._step == self._at_begin and self._marked and TAG.match(self._held.lstrip(BLANKS)):
+            pass  # markers alone
+        elif self._step in (self._at_begin, self._in_content):
             self._say(self._held)
         elif self._step == self._in_reasoning:
             self._think(self._held)
@@ -90,6 +96,8 @@ class Reader:
     # --- steps: each takes the text that is certain; it returns False if more text is needed ----
 
     def _at_begin(self) -> bool:
+        if self._marked:
+            return self._at_part(self._marked)
         text = self._held.lstrip(BLANKS)
         thought = self._reasoning.begin if self._reasoning else ""
         call = self._first_trigger()
@@ -109,6 +117,31 @@ class Reader:
         self._step = self._in_content
         return True
 
+    def _at_part(self, content: ContentMarkers) -> bool:
+        """Read the marker with which a part of an answer begins; without one, it is content."""
+        form, thought = self._form, self._reasoning.begin if self._reasoning else ""
+        parts = [(content.between, self._at_begin), (thought, self._in_reasoning)]
+        parts += [
+            (text, self._in_content) for text in (content.begin, content.aside, *content.others)
+        ]
+        parts += (
+            [(form.begin + opening, self._at_call) for opening, _ in form.heads] if form else []
+        )
+        found = [
+            (matched(f" {text.strip(BLANKS)}", self._held), step) for text, step in parts if text
+        ]
+        n, step = next((each for each in found if (each[0] or -1) >= 0), (None, self._in_content))
+        if n is None and any(each[0] is None for each in found):
+            return False
+        self._blanks = ""
+        if n is not None and step != self._at_call:
+            self._held = self._held[n:]
+            self._strips = step != self._at_begin
+        for kind, said in (("content", self.content), ("reasoning", self.reasoning)):
+            self._gaps[kind] = "\n\n" if said else ""
+        self._step = step
+        return True
+
     def _first_trigger(self) -> str:
         """Return the marker of calls if they are recognised only at the beginning of an answer.
 
@@ -122,11 +155,14 @@ class Reader:
         text, ended = self._take_until(self._reasoning.end)
         self._think(text)
         if ended:
-            self._strips, self._reasoning = True, None
+            self._strips = True
+            self._reasoning = self._reasoning if self._marked else None
             self._step = self._at_begin
         return ended
 
     def _in_content(self) -> bool:
+        if self._marked:
+            return self._in_marked(self._marked)
         if not self._form or self._form.is_bare:
             self._say(self._held)
             self._held = ""
@@ -139,13 +175,23 @@ class Reader:
             self._step = self._at_call
         return triggered
 
+    def _in_marked(self, content: ContentMarkers) -> bool:
+        """Read content up to its end, or up to the next part if its end was left out."""
+        at = [self._held.find(text) for text in (content.end, content.between) if text]
+        ends = [n for n in at if n >= 0]
+        text = self._held[: min(ends)] if ends else self._held
+        if not ends:
+            n = max(overlap(text, each) for each in (content.end, content.between) if each)
+            text = text[: len(text) - n]
+        self._say(text)
+        self._held = self._held[len(text) :].removeprefix(content.end if ends else "")
+        self._step = self._at_begin if ends else self._in_content
+        return bool(ends)
+
     def _at_call(self) -> bool:
         """Read the beginning of the first call. If it is not a call, it is content."""
         assert self._form
-        n = matched(self._form.prefix, self._held)
-        if n is None:
-            return False
-        begun = self._begin_call(n) if n >= 0 else False
+        begun = self._begin_call(self._form.begin)
         if begun is False:
             n = len(self._form.trigger)
             self._say(self._blanks + self._held[:n])
@@ -187,14 +233,12 @@ class Reader:
     def _after_call(self) -> bool:
         """Read the text between two calls of a group, or the text after the last one."""
         assert self._form
-        n = self._matched((self._form.between + self._form.opening,))
-        if n is not None and n >= 0:
-            self._blanks = ""
-            begun = self._begin_call(n)
-            if begun is not False:
-                return bool(begun)
+        self._blanks = ""
+        begun = self._begin_call(self._form.between)
+        if begun:
+            return True
         n_end = self._matched((self._form.end,))
-        if n_end is None or (n is None and n_end < 0):
+        if n_end is None or (begun is None and n_end < 0):
             return False
         self._held = self._held[max(n_end, 0) :]
         self._step = self._after_all
@@ -214,33 +258,40 @@ class Reader:
 
     def _after_all(self) -> bool:
         self._strips = True
-        self._step = self._in_content
+        self._step = self._at_begin if self._marked else self._in_content
         return True
 
     # --- parts ---------------------------------------------------------------------------------
 
-    def _begin_call(self, at: int) -> bool | None:
-        """Begin a call if the name of a tool comes at this place, and return True.
+    def _begin_call(self, before: str) -> bool | None:
+        """Begin a call if one comes after the marker `before`, and return True.
 
         Returns None if more text is needed, and False if no call begins here.
         """
         assert self._form
-        form, text, needed = self._form, self._held[at:], False
+        form, needed = self._form, False
         follows = form.arguments.begins(form.closing)
-        for tool in self._tools:
-            named = tool.name + form.after_name
-            found = [matched(named + following, text) for following in follows]
-            if any(n is not None and n >= 0 for n in found):
-                at += matched(named, text) or 0
-                self._raw, self._held = self._blanks + self._held[:at], self._held[at:]
-                self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
-                self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
-                self._n_begun += 1
-                self._arguments = form.arguments.reader(tool, form.ends)
-                self._step = self._in_arguments
-                return True
-            needed = needed or None in found
+        for opening, after_name in form.heads:
+            at = matched(f" {before}{opening}", self._held)
+            for tool in self._tools if at is not None and at >= 0 else ():
+                named, text = tool.name + after_name, self._held[at:]
+                found = [matched(named + following, text) for following in follows]
+                if any(n is not None and n >= 0 for n in found):
+                    self._begin(tool, (at or 0) + (matched(named, text) or 0))
+                    return True
+                needed = needed or None in found
+            needed = needed or at is None
         return None if needed else False
+
+    def _begin(self, tool: Tool, at: int) -> None:
+        """Begin a call of a tool, whose arguments come at this place."""
+        assert self._form
+        self._raw, self._held = self._blanks + self._held[:at], self._held[at:]
+        self._call = ToolCall(uuid.uuid4().hex[:ID_LENGTH], tool.name, "")
+        self._parts.append(Part("call", "", self._n_begun, self._call.id, tool.name))
+        self._n_begun += 1
+        self._arguments = self._form.arguments.reader(tool, self._form.ends)
+        self._step = self._in_arguments
 
     def _argue(self, text: str) -> None:
         if text and self._call:
@@ -249,16 +300,23 @@ class Reader:
             self._parts.append(Part("call", text, self._n_begun - 1))
 
     def _say(self, text: str) -> None:
-        text = self._stripped(text)
+        text = self._separated("content", self._stripped(text))
         if text:
             self.content += text
             self._parts.append(Part("content", text))
 
     def _think(self, text: str) -> None:
-        text = self._stripped(text)
+        text = self._separated("reasoning", self._stripped(text))
         if text:
             self.reasoning += text
             self._parts.append(Part("reasoning", text))
+
+    def _separated(self, kind: str, text: str) -> str:
+        """Return a text after what separates it from the part of its kind before it."""
+        if not text:
+            return ""
+        gap, self._gaps[kind] = self._gaps[kind], ""
+        return gap + text
 
     def _stripped(self, text: str) -> str:
         if self._strips:

@@ -120,7 +120,7 @@ TEMPLATES = {
 CONTROL = (
     "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]",
     "[CALL_ID]", "[THINK]", "[/THINK]", "<|calls|>", "<|call|>", "<|args|>", "<|call_end|>",
-    "<|calls_end|>",
+    "<|calls_end|>", "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|return|>",
 )  # fmt: skip
 _WORDS = (
     "<tool_call>",
@@ -149,8 +149,10 @@ class FormTokenizer(ToyTokenizer):
     """Bytes, some longer words and control tokens, as the vocabulary of a published model."""
 
     def __init__(self, template: str | None = None) -> None:
-        super().__init__([*_LETTERS, *_WORDS, *CONTROL], eog=[END], chat_template=template)
+        ends = [_IDS["<|return|>"], _IDS["<|call|>"]] if "<|return|>" in (template or "") else [END]
+        super().__init__([*_LETTERS, *_WORDS, *CONTROL], eog=ends, chat_template=template)
         self._first_control = len(_LETTERS) + len(_WORDS)
+        self.end = ends[0]
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True

@@ -26,6 +26,7 @@ except ImportError as error:
 _ENDS = (  # always end tokens: many configurations name only one of them
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",
 )  # fmt: skip
+_CALLS = ("<|return|>", "<|call|>")  # of harmony: with the first token, the second one ends too
 _MOST_BYTES, _MOST_TEMPLATE = 128 << 20, 4 << 20
 _MOST_TOKENS = 1 << 24
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -136,7 +137,8 @@ class HfTokenizer:
             model = content.get("model") if isinstance(content.get("model"), dict) else content
             ids = (model or {}).get("eos_token_id")
             yield from (i for i in (ids if isinstance(ids, list) else [ids]) if type(i) is int)
-        for text in (self._special["eos_token"], *_ENDS):
+        calls = _CALLS if self._tokenizer.token_to_id(_CALLS[0]) is not None else ()
+        for text in (self._special["eos_token"], *_ENDS, *calls):
             token = self._tokenizer.token_to_id(text)
             if token is not None and token in self._control:
                 yield token

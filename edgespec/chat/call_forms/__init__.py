@@ -42,13 +42,18 @@ def register(name: str, summary: str) -> Callable[[Recognise], Recognise]:
     return add
 
 
-def form_of(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm:
-    """Return the form in which a template writes tool calls. Raises NotUnderstood if none fits."""
+def known_form(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | None:
+    """Return the form of a template that one of the files knows, or None if none knows it."""
+    others = (name for name in names() if name != LEARNED)
+    forms = (known.entry(name).make(probe, reasoning) for name in others)
+    return next(filter(None, forms), None)
+
+
+def learned_form(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm:
+    """Return the form that is learned from a template. Raises NotUnderstood if there is none."""
     from .base import NotUnderstood
 
-    others = [name for name in names() if name != LEARNED]
-    for name in (*others, LEARNED):
-        form: CallForm | None = known.entry(name).make(probe, reasoning)
-        if form:
-            return form
-    raise NotUnderstood("the form in which its chat template writes calls is not understood")
+    form: CallForm | None = known.entry(LEARNED).make(probe, reasoning)
+    if not form:
+        raise NotUnderstood("the form in which its chat template writes calls is not understood")
+    return form

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..markers import ID, ID_LENGTH, INDEX
+from ..markers import ID, ID_LENGTH, INDEX, ContentMarkers, ReasoningMarkers
 from ..templates import TAG
 from .arguments import Arguments
 from .json_arguments import Json
@@ -32,7 +32,9 @@ class CallForm:
     arguments: the way in which arguments are written. is_parallel: True if an answer may have more
     than one call. takes_text: True if the template wants arguments as JSON text, not as objects.
     is_in_template: True if the template writes the calls of earlier answers; otherwise calls are
-    given to the template as part of the content.
+    given to the template as part of the content. variants: further pairs of `opening` and
+    `after_name` that the model may write. reasoning, content: the markers of reasoning and content,
+    if they cannot be learned from the template.
     """
 
     opening: str
@@ -45,6 +47,14 @@ class CallForm:
     is_parallel: bool = True
     takes_text: bool = False
     is_in_template: bool = True
+    variants: tuple[tuple[str, str], ...] = ()
+    reasoning: ReasoningMarkers | None = None
+    content: ContentMarkers | None = None
+
+    @property
+    def heads(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of texts before and after the name of a call."""
+        return (self.opening, self.after_name), *self.variants
 
     @property
     def prefix(self) -> str:
@@ -75,6 +85,10 @@ class CallForm:
         """True if calls have no marker and are recognised only at the beginning of an answer."""
         return not TAG.match(self.prefix)
 
+    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message as the template takes it. arguments of calls are as it wants them."""
+        return message
+
     def write(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Return the text that the model writes for these calls, which are given as in messages."""
         written = [self._written(number, call) for number, call in enumerate(calls)]
@@ -90,5 +104,6 @@ class CallForm:
 
     def texts(self) -> Iterator[str]:
         """Yield the texts of all markers."""
-        yield from (self.opening, self.after_name, self.closing, self.begin, self.between, self.end)
+        yield from (self.closing, self.begin, self.between, self.end)
+        yield from (text for head in self.heads for text in head)
         yield from self.arguments.texts()

@@ -441,6 +441,24 @@ def test_a_tokenizer_that_would_cut_and_has_holes(tmp_path):
     assert tokenizer.vocab_size == 61
 
 
+def test_calls_of_harmony_end_a_generation_and_messages_do_not(tmp_path):
+    path = onnx_models.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    first = content["added_tokens"][0]
+    for token, text in enumerate(("<|call|>", "<|end|>", "<|return|>"), 60):
+        content["added_tokens"].append({**first, "id": token, "content": text, "special": True})
+    file.write_text(json.dumps(content))
+    tokenizer = opened(path).tokenizer
+    texts = ("<|call|>", "<|end|>", "<|return|>")
+    ends = [tokenizer.is_eog(*tokenizer.encode(text)) for text in texts]
+    assert ends == [True, False, True]
+    del content["added_tokens"][-1]
+    file.write_text(json.dumps(content))
+    tokenizer = opened(path).tokenizer
+    assert not tokenizer.is_eog(*tokenizer.encode("<|call|>"))
+
+
 def test_companions_above_are_those_of_repositories_of_the_hub(tmp_path):
     path = onnx_models.save(tmp_path / "onnx")
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):

@@ -1,0 +1,159 @@
+"""Answers as models of several families write them: what is read, and what grammars allow."""
+
+import json
+
+import pytest
+
+from edgespec import SamplingParams
+from edgespec.chat.constraints import AnswerConstraints
+from edgespec.chat.encoder import ConversationEncoder
+from edgespec.chat.format import AnswerFormat
+from edgespec.chat.options import AnswerOptions
+from edgespec.chat.tools import Tool
+from edgespec.constraints.compiler import Constraints
+from tests.helpers.chat_templates import PUBLISHED, SPECIAL
+from tests.helpers.formats import FormTokenizer
+
+pytest.importorskip("llguidance")
+
+CITY = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "more": {"type": "object"},
+        "all": {"type": "boolean"},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool("get", "Get it.", CITY), Tool("get_all", "Get all.", CITY), Tool("now"))
+ROME = ("get", {"city": "Rome"})
+MANY = ("get_all", {"city": "Rom 'a' \"b\" é", "days": -3, "more": {"a": ["x", None]}, "all": True})
+GPT_OSS = "openai-gpt-oss-120b"
+START = "<|start|>assistant"
+ANALYSIS = "<|channel|>analysis<|message|>User says hi.<|end|>"
+TO_GET = '<|channel|>commentary to=functions.get <|constrain|>json<|message|>{"city": "Rome"}'
+
+ANSWERS = [  # template, answer, its content, its reasoning, its calls
+    (GPT_OSS, f"{ANALYSIS}{START}<|channel|>final<|message|>Hello!", "Hello!", "User says hi.", []),
+    (GPT_OSS, "<|channel|>final<|message|>a <b> c", "a <b> c", "", []),
+    (GPT_OSS, f"{ANALYSIS}{START}{TO_GET}", "", "User says hi.", [ROME]),
+    (
+        GPT_OSS,
+        f"{ANALYSIS}{START} to=functions.get<|channel|>commentary json<|message|>"
+        '{"city": "Rome"}',
+        "", "User says hi.", [ROME],
+    ),
+    (GPT_OSS, f"{TO_GET}", "", "", [ROME]),
+    (
+        GPT_OSS,
+        f"{ANALYSIS}{START}<|channel|>commentary<|message|>I look.<|end|>{START}{TO_GET}",
+        "I look.", "User says hi.", [ROME],
+    ),
+    (
+        GPT_OSS,
+        " to=functions.now<|channel|>commentary<|message|>{}",
+        "", "", [("now", {})],
+    ),
+]  # fmt: skip
+READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
+    (
+        GPT_OSS,
+        f"{ANALYSIS}{START}{ANALYSIS}{START}<|channel|>commentary<|message|>So.<|end|>{START}"
+        "<|channel|>final <|constrain|>json<|message|>{}<|return|>",
+        "So.\n\n{}<|return|>", "User says hi.\n\nUser says hi.", [],
+    ),
+    (GPT_OSS, f"{ANALYSIS}{START}<|channel|>fin", "", "User says hi.", []),
+    (GPT_OSS, "<|channel|>analysis", "", "", []),
+    (GPT_OSS, "no marker at all", "no marker at all", "", []),
+    (
+        GPT_OSS,
+        f"<|channel|>final<|message|>Hello!{START}<|channel|>final<|message|>Bye!",
+        "Hello!\n\nBye!", "", [],
+    ),
+    (
+        GPT_OSS,
+        "<|channel|>commentary to=functions.other <|constrain|>json<|message|>{}",
+        "<|channel|>commentary to=functions.other <|constrain|>json<|message|>{}", "", [],
+    ),
+]  # fmt: skip
+
+
+def source(name):
+    return (PUBLISHED / f"{name}.jinja").read_text("utf-8")
+
+
+def prompt(name, options, messages=(), **variables):
+    encoder = ConversationEncoder(FormTokenizer(source(name)), parse_special=True)
+    asked = [{"role": "user", "content": "Well?"}, *messages]
+    return encoder.render(asked, options=options)
+
+
+def read(name, options, prompt, pieces):
+    reader = AnswerFormat.of(source(name), SPECIAL).reader(options, prompt)
+    parts = [part for piece in pieces for part in reader.feed(piece)] + reader.end()
+    for kind, text in (("content", reader.content), ("reasoning", reader.reasoning)):
+        assert "".join(part.text for part in parts if part.kind == kind) == text
+    calls = [(call.name, json.loads(call.arguments)) for call in reader.calls]
+    return reader.content, reader.reasoning, calls
+
+
+def cuts(text):
+    return [[text], list(text), *([text[:n], text[n:]] for n in range(1, len(text)))]
+
+
+@pytest.mark.parametrize(("name", "answer", "content", "reasoning", "calls"), ANSWERS + READ_ONLY)
+def test_answers_are_read_however_they_are_cut(name, answer, content, reasoning, calls):
+    options = AnswerOptions(TOOLS)
+    asked = prompt(name, options)
+    for pieces in cuts(answer):
+        assert read(name, options, asked, pieces) == (content, reasoning, calls)
+
+
+@pytest.mark.parametrize(("name", "answer", "content", "reasoning", "calls"), ANSWERS)
+def test_answers_are_allowed(name, answer, content, reasoning, calls):
+    for choice in ("auto", "required") if calls and not content else ("auto",):
+        options, tokenizer = AnswerOptions(TOOLS, choice), FormTokenizer(source(name))
+        constraint = AnswerConstraints(
+            Constraints(tokenizer), AnswerFormat.of(source(name), SPECIAL)
+        ).of(SamplingParams(), options, prompt(name, options))
+        matcher = constraint.matcher()
+        for token in tokenizer.encode(answer):
+            matcher.accept([token])
+        assert matcher.allows(tokenizer.end)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "content", "reasoning"), [each[:4] for each in ANSWERS if not each[4]]
+)
+def test_reasoning_is_separate_without_tools_too(name, answer, content, reasoning):
+    options = AnswerOptions()
+    asked = prompt(name, options)
+    assert read(name, options, asked, answer) == (content, reasoning, [])
+
+
+CALL = {
+    "id": "abcdef000",
+    "type": "function",
+    "function": {"name": "get", "arguments": '{"city": "Rome"}'},
+}
+RESULT = {"role": "tool", "tool_call_id": "abcdef000", "name": "get", "content": "sunny"}
+
+
+def called(**fields):
+    return {"role": "assistant", "content": "", "tool_calls": [CALL], **fields}
+
+
+def test_gpt_oss_gets_its_analysis_only_between_a_call_and_its_result():
+    options = AnswerOptions(TOOLS)
+    call = called(reasoning_content="Look at Rome.")
+    asked = prompt(GPT_OSS, options, [call, RESULT])
+    assert asked.count("<|channel|>analysis<|message|>Look at Rome.<|end|>") == 1
+    assert 'to=functions.get<|channel|>commentary json<|message|>{"city": "Rome"}<|call|>' in asked
+    answer = {"role": "assistant", "content": "Sunny.", "reasoning_content": "It is."}
+    later = prompt(GPT_OSS, options, [call, RESULT, answer, {"role": "user", "content": "And?"}])
+    assert "Look at Rome." not in later
+    assert "It is." not in later
+    both = called(content="I look.", reasoning_content="Look at Rome.")
+    assert "Look at Rome.\n\nI look.<|end|>" in prompt(GPT_OSS, options, [both, RESULT])
