@@ -71,6 +71,18 @@ def check(tool: Tool, closing: str) -> None:
 
     closing: the marker that ends an argument.
     """
+    check_shape(tool)
+    for key in properties(tool):
+        if is_text(tool, key):
+            lengths_of(tool, key)
+        for choice in choices_of(tool, key):
+            if (choice + closing).index(closing) < len(choice):
+                why = f"{choice!r:.80} holds the marker {closing!r}, which ends it"
+                raise refused(tool, why, _place(key))
+
+
+def check_shape(tool: Tool) -> None:
+    """Raise ConfigError, with the place, if a schema does not say what each argument may be."""
     given = tool.parameters
     for name in ("properties", *DEFINITIONS):
         if not isinstance(given.get(name, {}), Mapping):
@@ -83,14 +95,8 @@ def check(tool: Tool, closing: str) -> None:
     if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
         raise refused(tool, f"required is a list of names, got {required!r:.80}", "/required")
     for key in properties(tool):
-        if not _alternatives(tool, key):
+        if not alternatives(tool, key):
             raise refused(tool, "it allows no value", _place(key))
-        if is_text(tool, key):
-            lengths_of(tool, key)
-        for choice in choices_of(tool, key):
-            if (choice + closing).index(closing) < len(choice):
-                why = f"{choice!r:.80} holds the marker {closing!r}, which ends it"
-                raise refused(tool, why, _place(key))
 
 
 def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> ConfigError:
@@ -108,7 +114,7 @@ def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> Conf
 
 def is_text(tool: Tool, key: str) -> bool:
     """Return True for an argument that can be any text, and is therefore written without quotes."""
-    return any(_is_free(each) for each in _alternatives(tool, key))
+    return any(_is_free(each) for each in alternatives(tool, key))
 
 
 def choices_of(tool: Tool, key: str) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def choices_of(tool: Tool, key: str) -> dict[str, Any]:
     A text is written without quotes, another value as JSON. The result is empty if the values are
     not listed, or if none of them is a text.
     """
-    lists = [_values(each) for each in _alternatives(tool, key)]
+    lists = [_values(each) for each in alternatives(tool, key)]
     values = [value for each in lists for value in each or ()]
     if None in lists or not any(isinstance(value, str) for value in values):
         return {}
@@ -131,10 +137,10 @@ def lengths_of(tool: Tool, key: str) -> tuple[int, int | None]:
     Raises ConfigError if the tool is strict and these two lengths do not express all that its
     schema demands of the text.
     """
-    alternatives = _alternatives(tool, key)
-    free = [each for each in alternatives if _is_free(each)]
+    every_kind = alternatives(tool, key)
+    free = [each for each in every_kind if _is_free(each)]
     chosen = [
-        value for each in alternatives for value in _values(each) or () if isinstance(value, str)
+        value for each in every_kind for value in _values(each) or () if isinstance(value, str)
     ]
     every = [_lengths(each) for each in free] + [(len(text), len(text)) for text in chosen]
     mosts = [most for _, most in every if most is not None]
@@ -175,7 +181,8 @@ def _follows(value: Any, schema: Mapping[str, Any]) -> bool:
     return least <= n and (most is None or n <= most)
 
 
-def _alternatives(tool: Tool, key: str) -> list[dict[str, Any]]:
+def alternatives(tool: Tool, key: str) -> list[dict[str, Any]]:
+    """Return schemas without references and alternatives, one of which an argument follows."""
     try:
         return Alternatives(tool.parameters).of(properties(tool).get(key, {}))
     except ValueError as error:

@@ -20,7 +20,7 @@ from edgespec.chat.probes import Probe
 from edgespec.chat.tools import Tool
 from edgespec.constraints.compiler import Constraints
 from tests.helpers.chat_templates import PUBLISHED, SPECIAL, published
-from tests.helpers.formats import TEMPLATES, FormTokenizer
+from tests.helpers.formats import OWN, TEMPLATES, FormTokenizer
 
 pytest.importorskip("llguidance")
 validators = pytest.importorskip("jsonschema_rs")
@@ -33,6 +33,7 @@ def of_file(name):
 EXAMPLES = {  # a template for each form that is not learned: a published one, or one written here
     "gpt_oss": of_file("openai-gpt-oss-120b"),
     "granite_3": of_file("ibm-granite-granite-3.3-2B-Instruct"),
+    "lfm_2": OWN["lfm_2"],
 }
 FORMS = TEMPLATES | EXAMPLES
 SCHEMA = {

@@ -117,6 +117,15 @@ TEMPLATES = {
     ),
 }
 
+OWN = {  # in the form of models whose templates may not be copied
+    "lfm_2": """\
+{%- if tools -%}<|system|>List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>
+<|end|>{%- endif -%}
+{%- for m in messages -%}<|{{ m.role }}|>{{ m.content }}<|end|>{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
+""",
+}
+
 CONTROL = (
     "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]",
     "[CALL_ID]", "[THINK]", "[/THINK]", "<|calls|>", "<|call|>", "<|args|>", "<|call_end|>",

@@ -12,7 +12,7 @@ from edgespec.chat.options import AnswerOptions
 from edgespec.chat.tools import Tool
 from edgespec.constraints.compiler import Constraints
 from tests.helpers.chat_templates import PUBLISHED, SPECIAL
-from tests.helpers.formats import FormTokenizer
+from tests.helpers.formats import OWN, FormTokenizer
 
 pytest.importorskip("llguidance")
 
@@ -57,6 +57,20 @@ ANSWERS = [  # template, answer, its content, its reasoning, its calls
         "", "", [("now", {})],
     ),
 ]  # fmt: skip
+ANSWERS += [
+    (
+        "lfm_2",
+        """So: <|tool_call_start|>[get(city="Rome"), now()]<|tool_call_end|>""",
+        "So:", "", [ROME, ("now", {})],
+    ),
+    (
+        "lfm_2",
+        """<|tool_call_start|>[get_all(city='Rom \\'a\\' "b" é', days=-3, """
+        """more={"a": ["x", null]}, all=True)]<|tool_call_end|>""",
+        "", "", [MANY],
+    ),
+    ("lfm_2", "Just [f(x)] text.", "Just [f(x)] text.", "", []),
+]  # fmt: skip
 READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
     (
         GPT_OSS,
@@ -66,6 +80,18 @@ READ_ONLY = [  # what grammars do not allow, but models write where there is no 
     ),
     (GPT_OSS, f"{ANALYSIS}{START}<|channel|>fin", "", "User says hi.", []),
     (GPT_OSS, "<|channel|>analysis", "", "", []),
+    (
+        "lfm_2",
+        """<|tool_call_start|>[get_all(city = 'it's "ok"', days=5,all=False, more={'a': [True, """
+        """None]})]<|tool_call_end|>""",
+        "", "",
+        [("get_all", {"city": 'it\'s "ok"', "days": 5, "all": False, "more": {"a": [True, None]}})],
+    ),
+    (
+        "lfm_2",
+        "<|tool_call_start|>[get(Rome)]<|tool_call_end|>",
+        "<|tool_call_start|>[get(Rome)]<|tool_call_end|>", "", [],
+    ),
     (GPT_OSS, "no marker at all", "no marker at all", "", []),
     (
         GPT_OSS,
@@ -81,7 +107,7 @@ READ_ONLY = [  # what grammars do not allow, but models write where there is no 
 
 
 def source(name):
-    return (PUBLISHED / f"{name}.jinja").read_text("utf-8")
+    return OWN.get(name) or (PUBLISHED / f"{name}.jinja").read_text("utf-8")
 
 
 def prompt(name, options, messages=(), **variables):
