@@ -51,10 +51,13 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
     _setting("port"),
     option(
         "--alias",
+        multiple=True,
         metavar="NAME",
         show_default="the model's name",
-        help=settings_of(ServerSettings)["model"].sentence,
+        help="Name by which clients know the model; can be given several times. Answers have the "
+        "first name, and devices that draft know no other.",
     ),
+    _setting("any_model"),
     option(
         "--api-key-file",
         type=FILE,
@@ -239,8 +242,11 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
     from edgespec.loading.models import served_name
     from edgespec.server.settings import read_keys, read_metrics_key
 
+    model, *aliases = params["alias"] or [served_name(model_reference(params))]
     return ServerSettings(
-        model=params["alias"] or served_name(model_reference(params)),
+        model=model,
+        aliases=tuple(aliases),
+        any_model=bool(params["any_model"]),
         host=params["host"],
         port=params["port"],
         api_keys=read_keys(params["api_key_file"]),

@@ -31,17 +31,19 @@ class Models:
         ]
 
     async def models(self, request: Request) -> Response:
-        """Answer `/v1/models`: a list of the one model that is served."""
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        """Answer `/v1/models`: a list of the one model that is served, under each of its names."""
+        names = dict.fromkeys(self._settings.names)
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """Answer `/v1/models/{model}`: the model of this name."""
-        self._preparation.check_model(request.path_params["model"])
-        return JSONResponse(self._card())
+        asked = request.path_params["model"]
+        self._preparation.check_model(asked)
+        return JSONResponse(self._card(asked if asked in self._settings.aliases else None))
 
-    def _card(self) -> dict[str, Any]:
+    def _card(self, name: str | None = None) -> dict[str, Any]:
         return {
-            "id": self._settings.model,
+            "id": name or self._settings.model,
             "object": "model",
             "created": self._created,
             "owned_by": "edgespec",

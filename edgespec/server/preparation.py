@@ -28,7 +28,7 @@ from .base import ParsedRequest, PreparedRequest, arguments_of
 from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value, shutting_down
 from .request_queue import RequestQueue
-from .settings import ServerSettings, names
+from .settings import ServerSettings
 from .work import Stopped, in_turn, while_connected
 
 T = TypeVar("T")
@@ -84,12 +84,12 @@ class Preparation:
             queue.close()
 
     def check_model(self, name: str | None) -> None:
-        """Raise ApiError (404) if `name` is not the name of the model that is served."""
-        if name is not None and not names(name, self._settings.model):
+        """Raise ApiError (404) if requests for a model of this name are not answered."""
+        if name is not None and not self._settings.serves(name):
             raise ApiError(
                 404,
                 f"the model {name[:80]!r} is not served here; this server has "
-                f"{self._settings.model!r}",
+                f"{', '.join(map(repr, self._settings.names))}",
                 param="model",
                 code="model_not_found",
             )

@@ -37,6 +37,16 @@ class ServerSettings:
     """Settings of one server. Raises ConfigError if they are impossible or unsafe."""
 
     model: Annotated[str, Meta(description="Name by which clients know the model.")]
+    aliases: Annotated[
+        tuple[str, ...], Meta(description="Further names by which clients may ask for the model.")
+    ] = ()
+    any_model: Annotated[
+        bool,
+        Meta(
+            description="Answer requests whatever model they name, for programs whose model name "
+            "cannot be set."
+        ),
+    ] = False
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int, Meta(ge=0, le=65535, description="Port to listen on, 0 for any free port.")
@@ -115,8 +125,9 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.model or not self.model.isprintable():
-            raise ConfigError(f"the name of the served model must be a text, got {self.model!r}")
+        for name in self.names:
+            if not name or not name.isprintable():
+                raise ConfigError(f"the name of the served model must be a text, got {name!r}")
         for key in self.api_keys:
             _check_key(key)
         if self.metrics_key:
@@ -132,6 +143,15 @@ class ServerSettings:
         build(SamplingParams, self.sampling)
         self._check_tls()
         self._check_exposure()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the model: `model`, which answers have, and then its aliases."""
+        return (self.model, *self.aliases)
+
+    def serves(self, asked: str) -> bool:
+        """Return True if a request for the model `asked` is answered."""
+        return self.any_model or any(names(asked, name) for name in self.names)
 
     @property
     def loopback(self) -> bool:

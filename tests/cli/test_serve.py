@@ -107,6 +107,7 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
     keys.chmod(0o600)
     result = edgespec_cli(
         "serve", "-m", "toy.gguf", "-c", "1024", "--port", "0", "--alias", "robot",
+        "--alias", "gpt-4o", "--any-model",
         "--temp", "0.5", "-n", "99", "--api-key-file", "keys", "--max-queue", "3",
         "--cors-origin", "https://a.example", "--max-prompt-tokens", "500", "--grace", "2",
         "--tls-cert", str(tls / "cert.pem"), "--tls-key", str(tls / "key.pem"),
@@ -118,6 +119,7 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
     assert settings.api_keys == ("from-environment", "from-file")
     assert settings.sampling == {"temperature": 0.5, "max_tokens": 99}
     assert (settings.model, settings.max_queue, settings.grace_s) == ("robot", 3, 2)
+    assert (settings.aliases, settings.any_model) == (("gpt-4o",), True)
     assert (settings.max_body_bytes, settings.max_prompt_tokens) == (5000, 500)
     assert settings.cors_origins == ("https://a.example",)
     assert settings.scheme == "https"

@@ -49,6 +49,46 @@ def test_fields_of_other_servers_name_ours(client, say, theirs, ours):
         assert (told["param"], told["code"]) == (theirs, "unknown_parameter")
 
 
+PATHS = (CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
+ASKED = {
+    "messages": [{"role": "user", "content": "hello"}], "prompt": "a", "input": "hello",
+    "max_tokens": 1,
+}  # fmt: skip
+FIELDS = {
+    CHAT: ("messages",), "/v1/completions": ("prompt",), "/v1/responses": ("input",),
+    "/v1/messages": ("messages", "max_tokens"), "/v1/messages/count_tokens": ("messages",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_alias_is_a_name_of_the_model(client_of, path):
+    client = client_of(model="robot", aliases=("gpt-4o", "org/claude-5"))
+    body = {name: ASKED[name] for name in FIELDS[path]}
+    for name in ("robot", "gpt-4o", "gpt-4o.gguf", "org/claude-5"):
+        answer = client.post(path, json=body | {"model": name})
+        assert answer.status_code == 200
+        assert answer.json().get("model", "robot") == "robot"
+    refused = client.post(path, json=body | {"model": "gpt-5"})
+    assert refused.status_code == 404
+    assert "'robot', 'gpt-4o', 'org/claude-5'" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_any_model_may_be_named(client_of, path):
+    client = client_of(any_model=True)
+    body = {name: ASKED[name] for name in FIELDS[path]}
+    answer = client.post(path, json=body | {"model": "claude-opus-9"})
+    assert answer.status_code == 200
+    assert answer.json().get("model", "toy") == "toy"
+    assert client.get("/v1/models/claude-opus-9").json()["id"] == "toy"
+
+
+def test_every_name_is_listed(client_of):
+    client = client_of(model="robot", aliases=("gpt-4o", "robot"))
+    assert [card["id"] for card in client.get("/v1/models").json()["data"]] == ["robot", "gpt-4o"]
+    assert client.get("/v1/models/gpt-4o").json()["id"] == "gpt-4o"
+
+
 def test_a_whole_chat_answer(client, say):
     answer = client.post(CHAT, json=say("hello", model="toy")).json()
     choice = answer["choices"][0]
