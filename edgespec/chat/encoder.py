@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .options import AnswerOptions
 
 _MARK = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_CUT = "\ufdd0"  # where a message that is continued is cut: a character that no text may contain
 
 
 class ConversationEncoder:
@@ -83,6 +84,23 @@ class ConversationEncoder:
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
+
+    def render_begun(
+        self, messages: Sequence[Mapping[str, Any]], *, options: AnswerOptions | None = None
+    ) -> str | None:
+        """Return a conversation as `render` does, up to the end of the last message's content,
+        which the answer continues. Return None if the template cannot be cut there.
+
+        An empty last message is left out, so that its answer is a new one. Raises the errors of
+        `render`.
+        """
+        *before, last = messages
+        if not last["content"] and not last.get("reasoning_content"):
+            return self.render(before, options=options)
+        begun = {**last, "content": last["content"] + _CUT}
+        text = self.render([*before, begun], add_generation_prompt=False, options=options)
+        kept, _, rest = text.partition(_CUT)
+        return None if kept == text or _CUT in rest else kept
 
     def _form(
         self, messages: Sequence[Mapping[str, Any]], options: AnswerOptions | None

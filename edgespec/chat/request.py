@@ -17,7 +17,9 @@ class GenerationRequest:
     messages: a conversation as returned by `history.regular`. prompts: used in place of messages;
     texts in which special tokens are read, or token ids. options: the options for tools and
     reasoning. prediction: text that the answer is likely to contain. parse_special: True reads the
-    names of control tokens in messages as control tokens.
+    names of control tokens in messages as control tokens. continues: True if the last message is
+    the assistant's and the answer continues it, False if the answer is a message of its own, None
+    to continue such a message where that is possible.
     """
 
     messages: Sequence[Message] = ()
@@ -26,3 +28,16 @@ class GenerationRequest:
     options: AnswerOptions = field(default_factory=AnswerOptions)
     prediction: str = ""
     parse_special: bool = False
+    continues: bool | None = None
+
+    @property
+    def why_whole(self) -> str:
+        """The reason why the answer cannot continue the last message, "" if it may."""
+        last = self.messages[-1]
+        if last["role"] != "assistant":
+            return "it is not the assistant's"
+        if last.get("tool_calls"):
+            return "it calls tools, so the results of these calls have to come next"
+        if self.params.is_constrained:
+            return "the answer has a form, which would apply only to the text that is added"
+        return "a tool has to be called" if self.options.must_call else ""

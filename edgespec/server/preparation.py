@@ -37,13 +37,25 @@ _LARGE = 1 << 16  # bytes; parsing a body of this size takes a millisecond or mo
 
 class _Tokenized(NamedTuple):
     """A request as token ids. rendered: the text of a conversation. options: the request's options
-    for tools and reasoning, None if they change nothing.
+    for tools and reasoning, None if they change nothing. begun: the beginning of the answer, which
+    ends the conversation.
     """
 
     prompts: list[list[int]]
     rendered: str = ""
     options: AnswerOptions | None = None
     prediction: list[int] = []  # noqa: RUF012
+    begun: str = ""
+
+
+class Rendered(NamedTuple):
+    """A conversation as text. pieces: its token ids. begun: the end of the text that the answer
+    continues, "" if the answer is a new message.
+    """
+
+    text: str
+    pieces: Iterator[list[int]]
+    begun: str = ""
 
 
 class Preparation:
@@ -115,8 +127,8 @@ class Preparation:
         """Return the number of tokens of a conversation, up to where the answer would begin."""
 
         def count(stopped: Stopped) -> int:
-            _, pieces = self.rendered(asked.request, self._options(asked.request))
-            return len(collect(pieces, self._settings.max_body_bytes, stopped))
+            rendered = self.rendered(asked.request, self._options(asked.request))
+            return len(collect(rendered.pieces, self._settings.max_body_bytes, stopped))
 
         return await self.in_turn(request, count)
 
@@ -129,18 +141,41 @@ class Preparation:
 
     def rendered(
         self, asked: GenerationRequest, options: AnswerOptions | None, *, opening: bool = True
-    ) -> tuple[str, Iterator[list[int]]]:
+    ) -> Rendered:
         """Return a conversation as text, and its token ids piece by piece.
 
-        opening: True to end with the opening of the assistant's turn. Raises ApiError if there is
-        no message, or if the arguments of a call are nested too deeply for templates.
+        opening: True to end with the opening of the assistant's turn, or with its last message if
+        that is continued. Raises ApiError if there is no message, if the arguments of a call are
+        nested too deeply for templates, or if the last message cannot be continued as asked.
         """
         if not asked.messages:
             raise bad_value("messages", "there is no message in it; send at least one")
         _check_calls(asked.messages)
         encoder = self._encoders[asked.parse_special]
+        text = self._begun(encoder, asked, options) if opening else None
+        if text is not None:
+            return Rendered(text, encoder.pieces(text), asked.messages[-1]["content"])
         text = encoder.render(asked.messages, add_generation_prompt=opening, options=options)
-        return text, encoder.pieces(text)
+        return Rendered(text, encoder.pieces(text))
+
+    @staticmethod
+    def _begun(
+        encoder: ConversationEncoder, asked: GenerationRequest, options: AnswerOptions | None
+    ) -> str | None:
+        """Return a conversation as text whose end the answer continues, None if the answer is a
+        message of its own. Raises ApiError if continuing was asked for and is not possible.
+        """
+        if asked.continues is False:
+            return None
+        why, text = asked.why_whole, None
+        if not why:
+            text = encoder.render_begun(asked.messages, options=options)
+            why = "the model's chat template changes the end of an answer"
+        if text is None and asked.continues:
+            raise bad_value(
+                "messages", f"the last message cannot be continued: {why}; let the user speak last"
+            )
+        return text
 
     def checked(self, options: AnswerOptions) -> AnswerOptions:
         """Return the options. Raises ApiError if the model cannot follow them."""
@@ -156,10 +191,10 @@ class Preparation:
             self._check_number(len(request.prompts))
             return _Tokenized([self._prompt(each, stopped) for each in request.prompts])
         options = self._options(request)
-        rendered, pieces = self.rendered(request, options)
-        tokens = self._fitting(rendered, pieces, "messages", stopped)
+        rendered = self.rendered(request, options)
+        tokens = self._fitting(rendered.text, rendered.pieces, "messages", stopped)
         prediction = prediction_ids(self._tokenizer, request.prediction, self._engine.n_ctx)
-        return _Tokenized([tokens], rendered, options, prediction)
+        return _Tokenized([tokens], rendered.text, options, prediction, rendered.begun)
 
     def _options(self, request: GenerationRequest) -> AnswerOptions | None:
         """Return a chat's options for tools and reasoning, None if they change nothing."""
@@ -171,6 +206,8 @@ class Preparation:
     ) -> PreparedRequest:
         engine, options = self._engine, found.options
         reader = engine.reader(params, options, found.rendered, owner) if options else None
+        if reader:
+            reader.feed(found.begun)
         if stopped():
             raise shutting_down()
         constraint = engine.constraint(params, options, found.rendered, owner)

@@ -79,10 +79,11 @@ class Tokenization:
             variables = variables_of(given.chat_template_kwargs)
             options = self._preparation.checked(AnswerOptions(tools, template_kwargs=variables))
             asked = GenerationRequest(
-                messages=messages_of(given.messages), parse_special=bool(given.parse_special)
-            )
-            opening = given.add_generation_prompt is not False
-            _, pieces = self._preparation.rendered(asked, options, opening=opening)
+                messages=messages_of(given.messages), parse_special=bool(given.parse_special),
+                continues=given.continue_final_message,
+            )  # fmt: skip
+            opening = given.add_generation_prompt is not False or bool(asked.continues)
+            pieces = self._preparation.rendered(asked, options, opening=opening).pieces
         else:
             assert isinstance(given, TokenizeText)
             pieces = self._engine.tokenizer.encode_pieces(

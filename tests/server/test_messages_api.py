@@ -199,7 +199,6 @@ def test_thinking_and_formats():
         ({"messages": [*ASK, {"role": "assistant", "content": [
             {"type": "tool_result", "tool_use_id": "a"}]}, *ASK]},
          "messages[1].content[0]", "tool_result belongs in a message of the user"),
-        ({"messages": [*ASK, {"role": "assistant", "content": "Hi"}]}, "messages", "not continued"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
          "messages[0].content[0].text", "missing"),
         ({"messages": [{"role": "user", "content": [{"type": "server_tool_use"}]}]},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from .chat_completions.structs import PARSE_SPECIAL, TOOLS, VARIABLES, Messages, Tools
+from .chat_completions.structs import CONTINUES, PARSE_SPECIAL, TOOLS, VARIABLES, Messages, Tools
 from .fields import IGNORED, Request, TokenId, about
 
 
@@ -18,6 +18,7 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
         bool | None,
         about("End a conversation with the opening of the assistant's turn (default: true)"),
     ] = None
+    continue_final_message: Annotated[bool | None, CONTINUES] = None
     content: Annotated[str | None, IGNORED] = None  # llama-server's names, sent by some clients
     add_special: Annotated[bool | None, IGNORED] = None
     parse_special: Annotated[bool | None, PARSE_SPECIAL] = None

@@ -46,6 +46,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
             options=options,
             prediction=text_of(given.prediction.content) if given.prediction else "",
             parse_special=bool(given.parse_special),
+            continues=given.continue_final_message,
         ),
         writer=lambda prepared: ChatWriter(envelope, has_parts=prepared.reader is not None),
         model=given.model,

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from ....chat.history import call_of, regular
 from ....chat.messages import Message as ChatMessage
-from ..fields import Budget, Generation, Length, ToolName, Top, about, only
+from ..fields import Budget, Generation, Length, ToolName, Top, about, ignored, only
 
 TEXT_ONLY = only("messages are plain text")
 Empty = Annotated[list[Any], Meta(max_length=0)]
@@ -23,6 +23,11 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 PARSE_SPECIAL = about(
     "Read special tokens that are written in texts as such "
     "(default: true for a text, false for the contents of messages)"
+)
+
+CONTINUES = about(
+    "Whether the answer continues the last message, if that is the assistant's "
+    "(default: true where the template allows it)"
 )
 
 
@@ -189,6 +194,10 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
 
     messages: Messages
     parse_special: Annotated[bool | None, PARSE_SPECIAL] = None
+    continue_final_message: Annotated[bool | None, CONTINUES] = None
+    add_generation_prompt: Annotated[
+        bool | None, ignored("vLLM's clients, which send it with continue_final_message")
+    ] = None
     max_completion_tokens: Annotated[Length | None, about("Newer name of max_tokens")] = None
     logprobs: Annotated[
         bool | None, about("Log-probability of each token under the unmodified logits")

@@ -27,9 +27,6 @@ from .structs import (
 )
 from .writer import MessagesWriter
 
-_BEGUN = (
-    "the last message must not be the assistant's: an answer that has begun is not continued here"
-)
 _BILLING = "x-anthropic-billing-header:"
 
 
@@ -37,7 +34,9 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
     given = read(body, MessagesRequest)
     asked = _asked(given, serving)
-    _check_whole(given)
+    if given.thread is not None:
+        message = f"thread is not supported: {STATELESS}"
+        raise bad_value("thread", message, "thread_unsupported_request")
     return asked
 
 
@@ -52,6 +51,7 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
     config, thinking = given.output_config, given.thinking
     form = config.format if config else None
     named: dict[str, Any] = {"schema": form.schema} if form else {}
+    answers = isinstance(given, MessagesRequest)
     if isinstance(given, MessagesRequest):
         named |= given_of(given)
         named |= {"stop": given.stop_sequences} if given.stop_sequences is not None else {}
@@ -63,22 +63,18 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
         budget=None if disabled or thinking is None else thinking.budget_tokens,
     )
     return ParsedRequest(
-        request=GenerationRequest(messages=messages, params=serving.params(named), options=options),
+        request=GenerationRequest(
+            messages=messages,
+            params=serving.params(named),
+            options=options,
+            continues=True if answers and given.messages[-1].role == "assistant" else None,
+        ),
         writer=lambda prepared: MessagesWriter(serving.model, len(prepared.prompts[0])),
         model=given.model,
         stream=isinstance(given, MessagesRequest) and bool(given.stream),
         form="output_config.format" if form else "",
         tools=tools.places,
     )
-
-
-def _check_whole(given: MessagesRequest) -> None:
-    """Raise ApiError if a request continues a stored thread or an unfinished answer."""
-    if given.thread is not None:
-        message = f"thread is not supported: {STATELESS}"
-        raise bad_value("thread", message, "thread_unsupported_request")
-    if given.messages[-1].role == "assistant":
-        raise bad_value("messages", _BEGUN)
 
 
 def _messages(given: CountRequest) -> list[Message]:

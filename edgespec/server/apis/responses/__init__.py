@@ -39,7 +39,9 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     effort = given.reasoning.effort if given.reasoning else None
     options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
     return ParsedRequest(
-        request=GenerationRequest(messages=_messages(given), params=params, options=options),
+        request=GenerationRequest(
+            messages=_messages(given), params=params, options=options, continues=False
+        ),
         writer=lambda _: ResponsesWriter(given, values, serving.model),
         model=given.model,
         stream=bool(given.stream),
