@@ -521,7 +521,8 @@ class EngineConfig:
         Meta(
             ge=0,
             description="Context length in tokens; 0 for the length that the model was trained "
-            "with, but at most 8192.",
+            "with, but at most 32768, and less if less than a quarter of the memory would stay "
+            "free.",
         ),
     ] = 0
     n_threads: Annotated[

@@ -279,6 +279,13 @@ def available_memory() -> int:
     return psutil.virtual_memory().available
 
 
+def total_memory() -> int:
+    """Return the bytes of memory that this machine has."""
+    import psutil
+
+    return psutil.virtual_memory().total
+
+
 class Load(NamedTuple):
     """The use of the CPUs: cores used by other programs, cores used by this process, idle cores."""
 

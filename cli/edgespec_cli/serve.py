@@ -108,7 +108,7 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "--ctx-size-sessions",
         type=click.IntRange(1, 2**31 - 1),
         metavar="N",
-        show_default="as many as -c",
+        show_default="as many as -c, if there is memory",
         help="Number of tokens that the caches of all devices hold together.",
     ),
     option(
@@ -155,7 +155,7 @@ def _serve(ctx: click.Context) -> int:
             first = " (the model's speed is measured first)" if engine.idle_work.is_urgent else ""
             say(
                 f"serving {settings.model} at {url} · OpenAI's API under {url}/v1 · "
-                f"speculation: {engine.describe()['speculation']}{first}"
+                f"{_context(engine)} · speculation: {engine.describe()['speculation']}{first}"
             )
             say(f"sampling: {engine.sampling.describe(settings.sampling)}")
             if sessions is not None:
@@ -176,6 +176,15 @@ def _serve(ctx: click.Context) -> int:
                 sessions=sessions,
             )  # fmt: skip
     return 0
+
+
+def _context(engine: edgespec.Engine) -> str:
+    """Return a phrase with the context length, and what the model was trained for if that is
+    more.
+    """
+    trained = getattr(engine.target, "n_ctx_train", 0)
+    more = f" of the {trained} tokens it was trained for (-c N takes more)"
+    return f"context {engine.n_ctx}{more if engine.n_ctx < trained else ''}"
 
 
 def _check_memory(params: dict[str, Any], n_keys: int) -> None:

@@ -287,7 +287,8 @@ class FileModel(Model):
 
     def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
         """Return a model with `n_slots` slots and a cache of `n_ctx` tokens. It shares the weights
-        of this model. Raises OutOfMemory.
+        of this model. n_ctx: 0 for as many tokens as this model's own cache holds, or for fewer if
+        memory is short. Raises OutOfMemory.
         """
         raise ConfigError(f"{self.path} keeps one sequence only, so it cannot verify for others")
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from ..backends import context_length
 from ..costs.places import Place as Place
 from ..costs.places import places as places
 from . import catalogue, references
 from .catalogue import Entry, HubSource, ModelFile, Use
 
-N_CTX = 8192  # tokens of context that a model is loaded with unless the user says otherwise
+N_CTX = context_length.LEAST  # tokens of context that a model needs memory for
 UNASKED = 500_000_000  # bytes that are fetched without asking: a minute or two on a usual line
 
 _LEAST_SPEED = 6.0  # tokens a second: about as fast as people read

@@ -108,7 +108,7 @@ def _check_known(path: Path, budget: Budget) -> Iterator[Finding]:
 
 def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:
     """Yield a finding if the weights and the KV cache hardly fit into memory. free: bytes."""
-    n_ctx = config.n_ctx or min(info.n_ctx_train, 8192)
+    n_ctx = config.n_ctx or min(info.n_ctx_train, hub.N_CTX)
     needed = info.memory(n_ctx)
     if free < 1.2 * needed:
         quantised = "" if info.engine else "a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) "

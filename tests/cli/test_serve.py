@@ -57,7 +57,7 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     assert result.exit_code == 0
     assert re.fullmatch(
         r"serving toy at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
-        r"speculation: prompt lookup\nsampling: greedy\n"
+        r"context \d+ · speculation: prompt lookup\nsampling: greedy\n"
         r"verifying for no devices: this target keeps one .*\n",
         result.stdout,
     )
@@ -66,6 +66,14 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     with pytest.raises(edgespec.EdgeSpecError, match="closed"):
         engine.generate("x")
     assert sock.fileno() == -1
+
+
+def test_the_first_line_says_how_long_a_context_may_be(edgespec_cli, started, monkeypatch):
+    monkeypatch.setattr(edgespec.ToyModel, "n_ctx_train", 131072, raising=False)
+    result = edgespec_cli("serve", "-m", "toy.gguf", "--port", "0")
+    n_ctx = started[0][0].n_ctx
+    told = f"· context {n_ctx} of the 131072 tokens it was trained for (-c N takes more) ·"
+    assert told in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -570,3 +570,23 @@ def test_what_is_measured_is_measured_with_all_threads(smollm2):
         model.limit_threads(1)
         measure(model, widths=(1,), budget_s=0)
         assert model.thread_limit == 0
+
+
+def test_a_default_context_leaves_a_quarter_of_the_memory_free(smollm2, monkeypatch):
+    each, total = 30 * 3 * 64 * 4, 16 << 30  # bytes a token
+
+    def left(n_tokens: int) -> None:
+        """Let so many tokens fit above the quarter."""
+        free = total // 4 + smollm2.stat().st_size + n_tokens * each
+        monkeypatch.setattr(llama_cpp.context, "available_memory", lambda: free)
+
+    monkeypatch.setattr(llama_cpp.context, "total_memory", lambda: total)
+    monkeypatch.setattr(llama_cpp.context.lib, "llama_model_n_ctx_train", lambda model: 131072)
+    for n_tokens, expected in ((1 << 17, 32768), (10000, 9984), (0, 8192)):
+        left(n_tokens)
+        with edgespec.load(smollm2, None, speculative_config={"method": "none"}) as engine:
+            assert engine.n_ctx == expected
+            left(9000)
+            devices = engine.target.batched(2, 0)
+            assert devices.n_ctx == min(expected, 8960)
+            devices.close()

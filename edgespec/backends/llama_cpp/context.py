@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ...config import EngineConfig
-from ...device import available_memory, fast_cores
+from ...device import available_memory, fast_cores, total_memory
 from ...errors import DecodeError, ModelError, OutOfMemory
-from .. import files
+from ..context_length import default_n_ctx
+from ..files import size_of
 from .branches import N_SEQUENCES
 from .ctrl_c import noting_ctrl_c
 from .declarations import GGML_TYPES
@@ -27,7 +28,6 @@ from .weights import load_weights
 logger = logging.getLogger("edgespec.llama_cpp")
 
 MAX_ROWS = 32  # logits rows per call; one row of 152k floats is 0.6 MB
-DEFAULT_N_CTX = 8192
 ROLLBACK = 3  # tokens; each needs memory for one state, all together slow a token by some percent
 LEAST_N_CTX = 256  # llama.cpp makes no smaller context, but would accept smaller batches
 
@@ -99,8 +99,10 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int, gpus: Sequen
     try:
         if not lib.llama_model_has_decoder(model) or lib.llama_model_has_encoder(model):
             raise ModelError(f"{path} is not a decoder-only language model")
+        if not config.n_ctx:
+            config = replace(config, n_ctx=usual_n_ctx(path, model, config, n_gpu_layers))
         if n_gpu_layers == 0:
-            check_fits(path, model, config, _n_ctx(model, config))
+            check_fits(path, model, config, config.n_ctx)
         context, more = new_context(path, model, config)
     except BaseException:
         lib.llama_model_free(model)
@@ -163,9 +165,7 @@ def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None
     available = available_memory()
     if available is None or not can_truncate(model):  # a recurrent state is small
         return
-    head = lib.llama_model_n_embd(model) // lib.llama_model_n_head(model)
-    width = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * head
-    each = (_KV_BYTES[config.type_k] + _KV_BYTES[config.type_v]) * width / 32
+    each = _token_bytes(model, config)
     trained = lib.llama_model_n_ctx_train(model)
     margin = max(available // 8, 2**30)
     most = max(int((available - margin) / each), min(trained, int(available / each)))
@@ -175,6 +175,29 @@ def check_fits(path: Path, model: Any, config: EngineConfig, n_ctx: int) -> None
             f"{available / 2**30:.1f} GiB are free; take a smaller n_ctx (at most {most}; the "
             f"model was trained for {trained}) or a quantised KV cache (type_k, type_v)"
         )
+
+
+def usual_n_ctx(
+    path: Path, model: Any, config: EngineConfig, n_gpu_layers: int, n_caches: int = 1
+) -> int:
+    """Return the context length of a loaded model if none is asked for.
+
+    n_gpu_layers: the number of layers on GPUs, in whose memory their cache lies. n_caches: the
+    number of caches of this length.
+    """
+    gpus = chosen(config) if n_gpu_layers else []
+    free, total = sum(gpu.free for gpu in gpus), sum(gpu.total for gpu in gpus)
+    if not gpus:  # weights that are mapped from the file count as free, but are needed
+        free, total = available_memory() - size_of(path), total_memory()
+    trained = lib.llama_model_n_ctx_train(model)
+    return default_n_ctx(trained, _token_bytes(model, config), free, total, n_caches)
+
+
+def _token_bytes(model: Any, config: EngineConfig) -> float:
+    """Return the bytes of a KV cache for each token, an upper bound if some layers have none."""
+    head = lib.llama_model_n_embd(model) // max(1, lib.llama_model_n_head(model))
+    width: int = lib.llama_model_n_layer(model) * lib.llama_model_n_head_kv(model) * head
+    return (_KV_BYTES[config.type_k] + _KV_BYTES[config.type_v]) * width / 32
 
 
 def can_truncate(model: Any) -> bool:
@@ -194,7 +217,7 @@ def can_branch(model: Any, config: EngineConfig) -> bool:
 def context_params(model: Any, config: EngineConfig) -> Any:
     """Return the native settings for a context with one text."""
     params, cores = lib.llama_context_default_params(), fast_cores()
-    params.n_ctx = max(_n_ctx(model, config), LEAST_N_CTX)
+    params.n_ctx = max(config.n_ctx, LEAST_N_CTX)
     params.n_batch = params.n_ubatch = min(config.n_batch, params.n_ctx)
     params.n_outputs_max = MAX_ROWS
     if can_branch(model, config):
@@ -210,10 +233,6 @@ def limited_threads(limit: int, n_threads: int, n_threads_batch: int) -> tuple[i
     """Return both numbers of threads, each reduced to `limit` at most; 0 means no limit."""
     most = limit or max(n_threads, n_threads_batch)
     return min(n_threads, most), min(n_threads_batch, most)
-
-
-def _n_ctx(model: Any, config: EngineConfig) -> int:
-    return config.n_ctx or min(lib.llama_model_n_ctx_train(model), DEFAULT_N_CTX)
 
 
 def with_equal_rows(config: EngineConfig) -> EngineConfig:
@@ -236,7 +255,7 @@ def with_room(path: Path, config: EngineConfig) -> EngineConfig:
         return config
     if config.n_gpu_layers and chosen(config):  # its weights are in the GPU's memory
         return config
-    free, needed = available_memory(), files.size_of(path) + _SPARE
+    free, needed = available_memory(), size_of(path) + _SPARE
     if free >= needed:
         return config
     logger.warning(

@@ -40,7 +40,9 @@ class LlamaCppHead(TextInContext, FileHead):
 
     def __init__(self, path: Path, config: EngineConfig, target: FileModel, file: HeadFile) -> None:
         self.path = Path(path)
-        self.config = replace(config, batch_invariant=False)  # drafts may differ by rounding
+        self.config = replace(  # drafts may differ by rounding
+            config, batch_invariant=False, n_ctx=config.n_ctx or target.n_ctx
+        )
         facts = file.facts
         self.kind, self.layers, self.max_depth = facts.kind, facts.layers, facts.max_depth
         self._target = target  # keeps its weights alive as long as this head

@@ -364,7 +364,8 @@ class Tappable(TextInContext):
         DecodeError.
         """
         old, n_past = self._context, self.n_past
-        context, _ = new_context(self.path, self.native.model, self.config, watch, rollback)
+        config = replace(self.config, n_ctx=self.n_ctx)
+        context, _ = new_context(self.path, self.native.model, config, watch, rollback)
         try:
             copy_text(old, context)
         except BaseException:

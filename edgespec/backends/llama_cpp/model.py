@@ -29,6 +29,7 @@ from .batched import LlamaCppBatchedModel
 from .context import (
     new_context,
     open_native,
+    usual_n_ctx,
     with_equal_rows,
     with_room,
 )
@@ -222,7 +223,13 @@ class LlamaCppModel(Tappable):
         or the library is ik_llama.cpp's, each slot has a cache of `n_ctx` tokens and is evaluated
         separately. Raises OutOfMemory, ModelError.
         """
-        if self.rows_apart or is_fork():
+        are_apart = self.rows_apart or is_fork()
+        if not n_ctx:
+            n_caches = n_slots if are_apart else 1
+            layers = int(self._is_offloaded)
+            usual = usual_n_ctx(self.path, self.native.model, self.config, layers, n_caches)
+            n_ctx = min(self.n_ctx, usual)
+        if are_apart:
             return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
         return LlamaCppBatchedModel(self, n_slots, n_ctx)
 

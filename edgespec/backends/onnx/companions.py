@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ..context_length import LEAST
 from ..files import read_json
 
-DEFAULT_N_CTX = 8192
 _MOST = 1 << 30  # tokens of context, the largest number that a configuration has
 
 
@@ -62,13 +62,9 @@ def number(folder: Path, table: dict[str, Any], *names: str) -> int:
 
 
 def n_ctx_train(folder: Path) -> int:
-    """Return the context length in tokens that the model was trained for, DEFAULT_N_CTX if
-    unknown.
-    """
+    """Return the context length in tokens that the model was trained for, LEAST if unknown."""
     genai = section(read(folder, "genai_config.json"), "model")
     own = ("max_position_embeddings", "n_positions")
     return (
-        number(folder, genai, "context_length")
-        or number(folder, settings(folder), *own)
-        or DEFAULT_N_CTX
+        number(folder, genai, "context_length") or number(folder, settings(folder), *own) or LEAST
     )

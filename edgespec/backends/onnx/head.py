@@ -17,12 +17,12 @@ from ...types import Abort, Ids, Outputs
 from ..base import Capabilities, FileHead, FileModel, Tokenizer
 from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
+from ..context_length import LEAST
 from ..features import Features
 from ..heads import HeadFacts, Kind
 from ..levels import decode_by_levels
 from .abort import AbortableRun
 from .buffers import MAX_ROWS
-from .companions import DEFAULT_N_CTX
 from .head_blocks import Blocks
 from .head_folder import folder_of, head_facts, read_ids
 from .head_mixture import Mixture
@@ -71,7 +71,7 @@ class OnnxHead(FileHead):
                 f"{folder}: the graph guesses {self._steps.n_guesses} tokens, and head.json says "
                 f"{self.max_depth}; convert the head again"
             )
-        self.n_ctx = self._steps.n_ctx or config.n_ctx or DEFAULT_N_CTX
+        self.n_ctx = self._steps.n_ctx or config.n_ctx or LEAST
         self._rows = _Rows(folder, self._steps.width, self.vocab_size)
         sizes = facts.sizes
         n_numbers = len(self.layers) * sizes.hidden_size or sizes.n_layer * sizes.cached_size

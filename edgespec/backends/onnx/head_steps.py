@@ -13,8 +13,8 @@ import numpy.typing as npt
 from ...config import EngineConfig
 from ...errors import DecodeError, ModelError, OutOfMemory
 from ...kept_files import one_line
+from ..context_length import LEAST
 from .buffers import MAX_ROWS
-from .companions import DEFAULT_N_CTX
 from .graph import KEEP
 from .session import open_session, ort
 
@@ -59,12 +59,12 @@ def described(session: Any, path: Path, config: EngineConfig) -> Iterator[Descri
     """
     try:
         notes = session.get_modelmeta().custom_metadata_map
-        n_ctx = int(notes.get("edgespec.n_ctx", DEFAULT_N_CTX))
+        n_ctx = int(notes.get("edgespec.n_ctx", LEAST))
         yield Described(
             {node.name: node.shape for node in session.get_inputs()},
             {node.name: node.shape for node in session.get_outputs()},
             notes,
-            min(config.n_ctx or DEFAULT_N_CTX, size(n_ctx)),
+            min(config.n_ctx or LEAST, size(n_ctx)),
         )
     except KeyError as error:
         raise ModelError(f"{path} lacks {error}: {_NO_HEAD}") from None

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EngineConfig
-from ...device import fast_cores
+from ...device import available_memory, fast_cores, total_memory
 from ...errors import OutOfMemory
 from ...types import Abort, Outputs
 from ..base import Capabilities, FileModel
 from ..chunks import chunk_ends
+from ..context_length import default_n_ctx
 from ..separate import SeparateModels
 from .abort import AbortableRun
 from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache, keys_and_values
-from .companions import DEFAULT_N_CTX, n_ctx_train, read
+from .companions import n_ctx_train, read
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
 from .session import check_packages, fingerprint, open_session, switches
@@ -78,9 +79,9 @@ class OnnxModel(FileModel):
         self.tokenizer = HfTokenizer(self.path.parent)
         self.vocab_size = self.graph.vocab_size
         self.n_ctx_train = longest = n_ctx_train(self.path.parent)
-        self.n_ctx = min(self.config.n_ctx or DEFAULT_N_CTX, longest)
         self.provider: str = self._session.get_providers()[0].removesuffix("ExecutionProvider")
         self.device = "cuda" if self.provider == "CUDA" else "cpu"
+        self.n_ctx = min(self.config.n_ctx or self._usual_n_ctx(), longest)
         chunk = self._chunk()
         self.capabilities = Capabilities(MAX_ROWS, chunk, hidden_states=bool(self.graph.hidden))
         self.n_layer, self.hidden_size = self.graph.n_layer, self.graph.hidden_size
@@ -218,6 +219,7 @@ class OnnxModel(FileModel):
         """Return a model with `n_slots` slots over the same session, each with a cache of `n_ctx`
         tokens. Raises OutOfMemory.
         """
+        n_ctx = n_ctx or min(self.n_ctx, self._usual_n_ctx(n_slots))
         return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
 
     def use(self, cache: Cache) -> None:
@@ -228,6 +230,18 @@ class OnnxModel(FileModel):
     def close(self) -> None:
         """Free weights and cache."""
         self._session = self._buffers = self._cache = self._top = None  # type: ignore[assignment]
+
+    def _usual_n_ctx(self, n_caches: int = 1) -> int:
+        """Return the context length if none is asked for. The memory of a GPU is not known.
+
+        n_caches: the number of caches of this length.
+        """
+        graph, on_cpu = self.graph, self.device == "cpu"
+        free, total = (available_memory(), total_memory()) if on_cpu else (0, 0)
+        size = graph.heads * graph.head_size * np.dtype(graph.dtype).itemsize
+        token_bytes = len(graph.past) * size
+        copies = 2  # a cache that grows holds the past while the graph returns the present
+        return default_n_ctx(self.n_ctx_train, copies * token_bytes, free, total, n_caches)
 
     def _twin(self, n_ctx: int) -> OnnxModel:
         """Return a model over the same weights with a cache of its own."""

@@ -219,13 +219,13 @@ def serving(
 
     n_slots: how many sessions can have a cache at the same time. n_ctx: the size of the cache in
     tokens, for all slots together if they can share one cache, else for each slot; 0 for the size
-    of the engine's cache. Raises ConfigError if the target cannot keep several sequences, and
-    OutOfMemory.
+    of the engine's cache, or less if memory is short. Raises ConfigError if the target cannot keep
+    several sequences, and OutOfMemory.
     """
     target = engine.target
     if not isinstance(target, FileModel):
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
-    model: BatchedModel = target.batched(n_slots, n_ctx or target.n_ctx)
+    model: BatchedModel = target.batched(n_slots, n_ctx)
     if governor := governor_of(target, [model], stoppable=False):
         model = GovernedSlots(model, governor)
     measured = ModelCurve(target, WIDTHS)
