@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import functools
+import hashlib
 import json
 import os
 from datetime import datetime
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.chat.template_limits import GenerationTag
@@ -23,6 +26,21 @@ def published() -> list[Path]:
     """Return the files of all templates, those of the folder in $EDGESPEC_TEST_TEMPLATES too."""
     folders = [PUBLISHED, *map(Path, filter(None, [os.environ.get(MORE)]))]
     return sorted(path for folder in folders for path in folder.rglob("*.jinja"))
+
+
+@functools.cache
+def listed() -> dict[str, str]:
+    """Return the SHA-256 of each template of the collection, by its name."""
+    with (PUBLISHED / "collection.csv").open(encoding="utf-8", newline="") as file:
+        return {row["name"]: row["sha256"] for row in csv.DictReader(file)}
+
+
+def source_of(name: str) -> str:
+    """Return a template of the collection. Skips the test if its licence keeps the file away."""
+    for path in published():
+        if path.stem == name and hashlib.sha256(path.read_bytes()).hexdigest() == listed()[name]:
+            return path.read_text("utf-8")
+    pytest.skip(f"{name}.jinja is not here, for its licence; put it into ${MORE}")
 
 
 def _said(role: str, content: Any, **more: Any) -> dict[str, Any]:

@@ -1,11 +1,21 @@
 """Published chat templates write what they write in Jinja without bounds."""
 
+import hashlib
+
 import jinja2
 import pytest
 
 from edgespec import TemplateError
 from edgespec.chat import template_limits, templates
-from tests.helpers.chat_templates import CONVERSATIONS, SPECIAL, FixedDate, plain, published
+from tests.helpers.chat_templates import (
+    CONVERSATIONS,
+    PUBLISHED,
+    SPECIAL,
+    FixedDate,
+    listed,
+    plain,
+    published,
+)
 from tests.helpers.selection import every
 
 
@@ -40,3 +50,10 @@ def test_templates_write_what_they_write_without_bounds(path, monkeypatch):
             assert outcome(bounded, *args) == expected, name
             texts += expected != "an error"
     assert texts >= 2, "nothing was written, so nothing was compared"
+
+
+def test_the_files_are_those_of_the_list():
+    files = {path.stem: path.read_bytes() for path in PUBLISHED.glob("*.jinja")}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    assert hashes == {name: listed()[name] for name in files}
+    assert len(set(listed().values())) >= 60
