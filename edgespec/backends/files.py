@@ -145,12 +145,14 @@ def onnx_files(folder: Path) -> list[Path]:
 
 def only_graph(folder: Path) -> Path:
     """Return the only graph in a folder. In the folder of a head, return the first graph whose name
-    begins with "head.", or else the first graph. Raises ModelNotFound if there are several to
-    choose from.
+    begins with "head.", or else the first graph. Raises ModelNotFound if there is none, or if
+    there are several to choose from.
     """
     graphs = onnx_files(folder)
     if os.path.isfile(folder / HEAD):
         graphs = [path for path in graphs if path.name.startswith("head.")][:1] or graphs[:1]
+    if not graphs:
+        raise ModelNotFound(f"{folder} has no .onnx file")
     if len(graphs) > 1:
         names = ", ".join(str(path.relative_to(folder)) for path in graphs)
         raise ModelNotFound(f"{folder} has several .onnx files: {names}; give one of them")

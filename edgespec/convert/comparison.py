@@ -84,13 +84,13 @@ def _check_vocabulary(folder: Path, source: Path) -> None:
 
     The ids must mean the same because the two models may be used as target and draft model.
     """
-    try:
-        engine = backends.of(source)
-    except EngineMissing:
-        return
     graph = folder / "model.onnx"
-    with engine.vocabulary(source) as ours, backends.of(graph).vocabulary(graph) as theirs:
-        check_vocabulary(ours, theirs)
+    with contextlib.ExitStack() as stack:
+        try:
+            ours = stack.enter_context(backends.of(source).vocabulary(source))
+        except EngineMissing:
+            return
+        check_vocabulary(ours, stack.enter_context(backends.of(graph).vocabulary(graph)))
 
 
 def _log_softmax(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

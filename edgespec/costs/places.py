@@ -56,15 +56,12 @@ def _place(name: str, memory: int, typical: float, *, on_gpu: bool) -> Place:
 
 def _gpus() -> Sequence[Gpu]:
     """Return the GPUs that models run on by default; none if llama.cpp is not installed."""
-    from .. import backends
-
     try:
-        backends.get("llama_cpp")
+        from ..backends import llama_cpp
+
+        return llama_cpp.chosen(EngineConfig())
     except EngineMissing:
         return []
-    from ..backends import llama_cpp
-
-    return llama_cpp.chosen(EngineConfig())
 
 
 def _kind() -> str:

@@ -24,9 +24,10 @@ def check_libllama() -> Finding:
     """Return a finding about the library for GGUF models, and what compiling it here would gain."""
     try:
         from ..backends import llama_cpp
+
+        engine = llama_cpp.engine()
     except EngineMissing as error:
         return Finding("problem", "libllama", str(error))
-    engine = llama_cpp.engine()
     if llama_cpp.is_fork():
         text = f"{engine}, which `edgespec tune` found right and faster for this model"
         return Finding("ok", "libllama", text)

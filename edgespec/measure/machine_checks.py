@@ -62,7 +62,9 @@ def _engines() -> dict[str, Backend]:
     engines = {}
     for name in backends.names():
         try:
-            engines[name] = backends.get(name)
+            engine = backends.get(name)
+            engine.versions()  # opens its library
+            engines[name] = engine
         except EngineMissing as error:
             missing = error
     if not engines:

@@ -11,6 +11,8 @@ def require():
     """Return the backend for GGUF files, or skip where this machine has no libllama."""
     try:
         from edgespec.backends import llama_cpp
+
+        llama_cpp.engine()  # opens the library
     except EngineMissing as error:
         pytest.skip(f"no libllama: {error}", allow_module_level=True)
     return llama_cpp

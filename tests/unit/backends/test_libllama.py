@@ -242,3 +242,21 @@ def test_functions_with_names_of_cpp_are_found_under_both(exported):
     assert declarations.missing(library, declarations.LAYER_INPUTS) == [
         "llama_set_embeddings_layer_inp"
     ]
+
+
+def test_a_library_that_does_not_fit_is_reported_when_it_is_used(tmp_path):
+    """Files are read without it: only what evaluates needs it."""
+    program = (
+        "from edgespec.backends import llama_cpp\n"
+        "from edgespec.costs import places\n"
+        "from edgespec.measure import engine_checks, machine_checks\n"
+        "print(places.places()[0].name, engine_checks.check_libllama().level)\n"
+        "print('llama_cpp' in machine_checks._engines())\n"
+        "llama_cpp.engine()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True,
+        env=os.environ | {"EDGESPEC_LIBLLAMA": LIBC or os.devnull},
+    )  # fmt: skip
+    assert done.stdout.split() == ["processor", "problem", "False"], done.stderr
+    assert "EngineMissing: EDGESPEC_LIBLLAMA" in done.stderr
