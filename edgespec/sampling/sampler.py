@@ -23,6 +23,15 @@ class DeadEnd(DecodeError):
     """No token is allowed next: no logit of a row is above -inf."""
 
 
+def check_bias(params: SamplingParams, vocab_size: int) -> None:
+    """Raise ConfigError if `logit_bias` names a token that the model does not have."""
+    wrong = next((token for token in params.logit_bias if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"logit_bias names token {wrong}; ids of this model are 0 … {vocab_size - 1}"
+        )
+
+
 class Sampler:
     """The sampling transforms of one request, with the token history that its penalties use.
 
@@ -47,11 +56,7 @@ class Sampler:
         self._least: float | None = None
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float64)
-        wrong = self._bias_ids[(self._bias_ids < 0) | (self._bias_ids >= vocab_size)]
-        if len(wrong):
-            raise ConfigError(
-                f"logit_bias names token {wrong[0]}; ids of this model are 0 … {vocab_size - 1}"
-            )
+        check_bias(params, vocab_size)
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Add emitted tokens to the history."""

@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from ..chat.reading import Reading
 from ..engine import Engine
 from ..errors import EdgeSpecError
-from ..types import Completion, Event
+from ..types import Completion
 from .apis import API, APIS
-from .base import Answer, ParsedRequest, PreparedRequest, ServedModel, Writer
+from .base import Answer, ParsedRequest, PreparedRequest, ServedModel
 from .clients import client_of
 from .errors import ApiError, as_api_error, shutting_down
+from .event_stream import EventStream, Item, looks, take
 from .metrics import Metrics
 from .preparation import Preparation, of_body
 from .request_queue import RequestQueue
 from .work import while_connected
 
-Item = tuple[int, Event]
-"""The index of an answer, and one of its events."""
+_END = object()
 
 
 class Answering:
@@ -72,44 +73,56 @@ class Answering:
         if not asked.stream:
             answers = await while_connected(request.receive, _answers(items))
             return JSONResponse(writer.whole(answers))
-        first = await while_connected(request.receive, anext(items))
-        return EventStream(writer, first, items, log)
+        await while_connected(request.receive, anext(items))  # until it has a place in the queue
+        return EventStream(writer, items, log)
 
     async def _events(
         self, asked: ParsedRequest, prepared: PreparedRequest, scope: Scope
     ) -> AsyncGenerator[Item, None]:
-        """Yield the engine's events.
+        """Yield the engine's events. For a stream, yield None as soon as the request has a place in
+        the queue, and then at every time to look whether the client has heard nothing for long.
 
         The engine runs in a separate task, so that a client that reads slowly occupies the engine
         only as long as generating takes.
         """
-        arrived: asyncio.Queue[Item | BaseException | None] = asyncio.Queue()
+        arrived: asyncio.Queue[Any] = asyncio.Queue()  # items, an exception or _END
+
+        def look() -> None:
+            arrived.put_nowait(None)
 
         async def work() -> None:
+            admitted = look if asked.stream else None
             try:
-                async for item in self._generate(asked, prepared, scope):
+                async for item in self._generate(asked, prepared, scope, admitted):
                     arrived.put_nowait(item)
-                arrived.put_nowait(None)
+                arrived.put_nowait(_END)
             except BaseException as error:
                 arrived.put_nowait(error)
 
-        task = asyncio.create_task(work())
+        tasks = {asyncio.create_task(work())}
+        if asked.stream:
+            tasks.add(asyncio.create_task(looks(look)))
         try:
-            while (item := await arrived.get()) is not None:
+            while (item := await arrived.get()) is not _END:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
         finally:
-            task.cancel()
-            await asyncio.wait({task})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def _generate(
-        self, asked: ParsedRequest, prepared: PreparedRequest, scope: Scope
+        self,
+        asked: ParsedRequest,
+        prepared: PreparedRequest,
+        scope: Scope,
+        admitted: Callable[[], None] | None,
     ) -> AsyncIterator[Item]:
         """Wait for the engine, answer every prompt, and record tokens and times."""
         arrived_s, log = time.monotonic(), scope["edgespec.log"]
         client = client_of(scope)
-        async with self._queue.acquire(client.turn):
+        async with self._queue.acquire(client.turn, admitted):
             before = time.monotonic()
             self._metrics.queue_time.observe(before - arrived_s)
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
@@ -153,73 +166,6 @@ class Answering:
             raise shutting_down()
 
 
-class EventStream(Response):
-    """Sends answers in pieces, as server-sent events.
-
-    first: the first item, which has been taken from `items`. items: the further items, closed as
-    soon as the client has gone.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        writer: Writer,
-        first: Item,
-        items: AsyncGenerator[Item, None],
-        log: dict[str, object],
-    ) -> None:
-        self.status_code = 200
-        self.background = None
-        self._writer = writer
-        self._first = first
-        self._items = items
-        self._log = log
-        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until they end or the client has gone."""
-        try:
-            await while_connected(receive, self._send_all(send))
-        finally:
-            await self._items.aclose()
-
-    async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for text in self._texts():
-            body = text.encode("ascii")
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            await asyncio.sleep(0)  # let other tasks run: `send` and queued chunks do not
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _texts(self) -> AsyncIterator[str]:
-        answers: list[Answer] = []
-        try:
-            for text in self._pieces(self._first, answers):
-                yield text
-            async for item in self._items:
-                for text in self._pieces(item, answers):
-                    yield text
-            for text in self._writer.close(answers):
-                yield text
-        except Exception as error:
-            self._log["error"] = type(error).__name__
-            request_id = str(self._log["request_id"])
-            for text in self._writer.fail(as_api_error(error, request_id), request_id):
-                yield text
-
-    def _pieces(self, item: Item, answers: list[Answer]) -> Iterable[str]:
-        """Yield the texts to send for an event."""
-        (index, event), writer = item, self._writer
-        if index == len(answers):
-            answers.append(Answer())
-            yield from writer.begin(index)
-        answers[index].take(event)
-        yield from writer.part(index, event)
-        if event.completion:
-            yield from writer.end(index, answers[index])
-
-
 @contextlib.contextmanager
 def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
     """Add the name of the field that holds the conversation to errors about the conversation."""
@@ -235,8 +181,7 @@ def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
 async def _answers(items: AsyncIterator[Item]) -> list[Answer]:
     """Return all answers once they have ended."""
     answers: list[Answer] = []
-    async for index, event in items:
-        if index == len(answers):
-            answers.append(Answer())
-        answers[index].take(event)
+    async for item in items:
+        if item is not None:
+            take(item, answers)
     return answers

@@ -135,9 +135,18 @@ class Answer:
 class Writer(ABC):
     """Writes the answers to one request, in pieces or as one response.
 
-    Pieces are server-sent events. For each answer in turn, `begin` is called first, then `part` for
-    each event, then `end`. After all answers `close` is called. `fail` may be called at any time.
+    Pieces are server-sent events. `open` is called first, while the request may still wait. For
+    each answer in turn, `begin` is called, then `part` for each event, then `end`. After all
+    answers `close` is called. `alive` and `fail` may be called at any time after `open`.
     """
+
+    def open(self) -> Iterable[str]:
+        """Return the pieces to send before anything is known of an answer."""
+        return ()
+
+    def alive(self) -> str:
+        """Return a piece without content, which shows that the server is still at work."""
+        return ": ping\n\n"  # a comment, which clients skip
 
     @abstractmethod
     def begin(self, index: int) -> Iterable[str]:
@@ -174,9 +183,13 @@ class BlockWriter(Writer):
     def __init__(self) -> None:
         self._open: tuple[str, int] | None = None
 
-    def begin(self, index: int) -> Iterable[str]:
+    def open(self) -> Iterable[str]:
         """Return the events before the first part."""
         return map(named_event, self._begin())
+
+    def begin(self, index: int) -> Iterable[str]:
+        """Return nothing: there is only one answer, and `open` has begun it."""
+        return ()
 
     def part(self, index: int, event: Event) -> Iterable[str]:
         """Return the server-sent events for the parts of an engine's event."""

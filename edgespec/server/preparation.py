@@ -23,6 +23,7 @@ from ..constraints.compiler import compiled_at_once
 from ..decoding.prompts import check_size, collect, prediction_ids
 from ..engine import Engine
 from ..errors import ConfigError, ContextFull
+from ..sampling.sampler import check_bias
 from .apis.fields import TOO_DEEP, is_shallow
 from .base import ParsedRequest, PreparedRequest, arguments_of
 from .clients import client_of
@@ -110,6 +111,7 @@ class Preparation:
         """Return a request as the engine takes it. Raises ApiError with status 429 if too many
         requests wait, 503 if the server is shutting down.
         """
+        self._check_bias(asked.request.params)
         tokenized = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
         if tokenized.options is None and not asked.form:
             return PreparedRequest(tokenized.prompts, prediction=tokenized.prediction)
@@ -234,6 +236,14 @@ class Preparation:
         finally:
             if not queue.n_running and not queue.n_waiting:
                 self._forms.pop(turn, None)
+
+    def _check_bias(self, params: SamplingParams) -> None:
+        """Raise ApiError if a request biases a token that the model does not have."""
+        try:
+            if self._engine.target is not None:
+                check_bias(params, self._engine.target.vocab_size)
+        except ConfigError as error:
+            raise bad_value("logit_bias", str(error)) from None
 
     def _check_number(self, n: int) -> None:
         """Raise ApiError if a request has more prompts than this server takes."""

@@ -8,7 +8,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from .errors import ApiError, shutting_down
 
@@ -20,12 +20,15 @@ class RequestQueue:
 
     Clients take turns; the requests of one client are served in the order of arrival. If the queue
     is full, a new request is refused, unless a client has at least two requests more than the new
-    request's client. Then the newest request of the client that has the most is refused instead.
+    request's client. Then the newest request of such a client is refused instead. A request whose
+    response has begun keeps its place; if all those requests do, the queue grows, to twice its size
+    at most.
     """
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # the next client is first
+        self._staying: set[asyncio.Future[None]] = set()  # requests that keep their place
         self._served = ""  # the client that was served last
         self._running = False
         self._closed = False
@@ -47,13 +50,17 @@ class RequestQueue:
         return self._closed
 
     @contextlib.asynccontextmanager
-    async def acquire(self, client: str = "") -> AsyncIterator[None]:
+    async def acquire(
+        self, client: str = "", admitted: Callable[[], None] | None = None
+    ) -> AsyncIterator[None]:
         """Wait for the engine and hold it inside the `async with` block.
 
-        client: the name of the client that sent the request. Raises ApiError with status 429 if too
-        many requests wait, 503 if the queue is closed. A cancelled task leaves the queue.
+        client: the name of the client that sent the request. admitted: called as soon as the
+        request has a place. It keeps this place, so that its response may begin. Raises ApiError
+        with status 429 if too many requests wait, 503 if the queue is closed. A cancelled task
+        leaves the queue.
         """
-        await self._take(client)
+        await self._take(client, admitted)
         began = time.monotonic()
         try:
             yield
@@ -68,17 +75,22 @@ class RequestQueue:
             if not waiter.done():
                 waiter.set_exception(shutting_down())
         self._lines.clear()
+        self._staying.clear()
 
-    async def _take(self, client: str) -> None:
+    async def _take(self, client: str, admitted: Callable[[], None] | None) -> None:
         if self._closed:
             raise shutting_down()
+        if self._running and self.n_waiting >= self._max_waiting:
+            self._make_room(client)
+        if admitted is not None:
+            admitted()
         if not self._running:
             self._running, self._served = True, client
             return
-        if self.n_waiting >= self._max_waiting:
-            self._make_room(client)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(client, deque()).append(waiter)
+        if admitted is not None:
+            self._staying.add(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
@@ -102,15 +114,22 @@ class RequestQueue:
         self._running = False
 
     def _make_room(self, client: str) -> None:
-        """Refuse the newest request of the client that has the most. Raises ApiError (429) if this
-        would not be fair, because that client does not have at least two more than `client`.
+        """Refuse the newest request that need not stay, of a client that has at least two more than
+        `client`; first of the client that has the most. Do nothing if all of these must stay.
+
+        Raises ApiError (429) if there is no such client, or if the queue has twice its size.
         """
-        most = max(self._lines, key=self._n_of, default=client)
-        if self._n_of(most) < self._n_of(client) + 2:
+        busier = [each for each in self._lines if self._n_of(each) >= self._n_of(client) + 2]
+        for other in sorted(busier, key=self._n_of, reverse=True):
+            line = self._lines[other]
+            for index in reversed(range(len(line))):
+                if line[index] not in self._staying:
+                    waiter = self._remove(other, index)
+                    if not waiter.done():
+                        waiter.set_exception(self._full())
+                    return
+        if not busier or self.n_waiting >= 2 * self._max_waiting:
             raise self._full()
-        waiter = self._remove(most, -1)
-        if not waiter.done():
-            waiter.set_exception(self._full())
 
     def _n_of(self, client: str) -> int:
         """Return how many requests a client has here, the running one included."""
@@ -121,6 +140,7 @@ class RequestQueue:
         line = self._lines[client]
         waiter = line[index]
         del line[index]
+        self._staying.discard(waiter)
         if not line:
             del self._lines[client]
         return waiter

@@ -17,9 +17,9 @@ import pytest
 from edgespec import Event, ToyTokenizer
 from edgespec.config import RemoteConfig
 from edgespec.decoding.request_lock import Interrupt
-from edgespec.server.answering import EventStream
 from edgespec.server.apis.completions import TextWriter
 from edgespec.server.apis.openai_writer import Envelope
+from edgespec.server.event_stream import EventStream
 from edgespec.verifiers.remote import failures
 from tests.helpers.serving import until
 
@@ -193,7 +193,7 @@ def test_an_answer_that_is_there_already_is_sent_without_shutting_others_out():
         sent: list[dict] = []
         task = asyncio.create_task(other())
         told, items = Envelope(model="m", tokenizer=ToyTokenizer(["x"]), fingerprint="f"), chunks()
-        stream = EventStream(TextWriter(told), await anext(items), items, {})
+        stream = EventStream(TextWriter(told), items, {})
         await stream({"type": "http"}, asyncio.Event().wait, send)
         task.cancel()
         assert len(sent) == 103  # its start, [DONE] and its end

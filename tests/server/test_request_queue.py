@@ -20,17 +20,21 @@ def anyio_backend() -> str:
 class Callers:
     """Tasks that acquire the engine, note it, and hold it until they are told to go.
 
-    The first letter of a name is the client's; all numbers are of one client.
+    The first letter of a name is the client's; all numbers are of one client. stays: the names of
+    those whose response begins as soon as they have a place.
     """
 
-    def __init__(self, queue: RequestQueue) -> None:
+    def __init__(self, queue: RequestQueue, *stays: str) -> None:
         self.queue = queue
+        self.stays = stays
+        self.begun: set[int | str] = set()
         self.order: list[int | str] = []
         self.leave: dict[int | str, asyncio.Event] = {}
 
     async def call(self, name: int | str) -> None:
         self.leave[name] = asyncio.Event()
-        async with self.queue.acquire(name[0] if isinstance(name, str) else ""):
+        admitted = (lambda: self.begun.add(name)) if name in self.stays else None
+        async with self.queue.acquire(name[0] if isinstance(name, str) else "", admitted):
             self.order.append(name)
             await self.leave[name].wait()
 
@@ -173,3 +177,34 @@ async def test_a_busy_client_does_not_keep_others_out_of_a_full_queue():
         await settle()
     assert callers.order == ["a1", "b2", "a2", "c1"]
     await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+
+
+async def test_what_has_begun_keeps_its_place_and_others_still_come_in():
+    callers = Callers(RequestQueue(2), "a1", "a2", "a3", "b2")
+    tasks = [await callers.start(name) for name in ("a1", "a2", "a3")]
+    assert callers.begun == {"a1", "a2", "a3"}
+    tasks.append(await callers.start("b1"))  # none of client a's can be refused for it
+    assert callers.queue.n_waiting == 3
+    tasks.append(await callers.start("c1"))
+    assert callers.queue.n_waiting == 4
+    for name in ("a4", "b2", "d1"):  # nobody has two more than they, or it is twice its size
+        with pytest.raises(ApiError):
+            await callers.call(name)
+    assert "b2" not in callers.begun
+    for _ in range(5):
+        callers.leave[callers.order[-1]].set()
+        await settle()
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert callers.order == ["a1", "b1", "a2", "c1", "a3"]
+    assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)
+
+
+async def test_who_has_not_begun_is_refused_before_the_queue_grows():
+    callers = Callers(RequestQueue(3), "a1", "a2", "a4")
+    tasks = [await callers.start(name) for name in ("a1", "a2", "a3", "a4", "b1")]
+    assert callers.queue.n_waiting == 3
+    assert tasks[2].exception().status == 429
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....types import Part
-from ...base import Answer, BlockWriter, arguments_of, notes_of
+from ...base import Answer, BlockWriter, arguments_of, named_event, notes_of
 from ...errors import ApiError
 
 _REASONS = {
@@ -38,6 +38,10 @@ class MessagesWriter(BlockWriter):
         }
         self._blocks: list[dict[str, Any]] = []
         self._said: list[str] = []  # the texts of the open block
+
+    def alive(self) -> str:
+        """Return the API's own event for this."""
+        return named_event({"type": "ping"})
 
     def _begin(self) -> Iterator[dict[str, Any]]:
         """Yield the event that begins the answer."""
