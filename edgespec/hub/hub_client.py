@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from .. import kept_files
 from ..backends.files import has_folder, split_parts
 from ..errors import DownloadError, ModelNotFound
+from . import partial_files
 from .catalogue import HubSource, ModelFile
 from .storage import Progress, models_dir, verify_or_delete
 
@@ -207,7 +208,7 @@ def _prepare_cache(source: HubSource) -> None:
         if commit is None and name == source.revision and os.path.lexists(ref):
             raise DownloadError(f"{ref} is no file of this user that names a commit; delete it")
     for path in kept_files.matching(folder / "blobs", "*.incomplete"):
-        # the client never resumes such a file; a process that is writing to it holds the lock
+        # nobody resumes such a file of the client; a process that is writing to it holds the lock
         name, _, rest = path.name.partition(".")
         if re.fullmatch(r"[0-9a-f]{8}\.incomplete", rest):
             lock = FileLock(folder.parent / ".locks" / folder.name / f"{name}.lock")
@@ -239,6 +240,8 @@ def fetch(
         fetch(ModelFile(name.rpartition("/")[2], "", (part,)), part, progress, token)
     try:
         with _hub_progress(file.filename, progress) as options, _hub_log(file.filename, progress):
+            if folder or _in_cache(source) is None:
+                partial_files.fetch(source, token, _folder_of(source.repo), folder, options)
             if folder:
                 options["local_dir"] = folder
             path = huggingface_hub.hf_hub_download(

@@ -7,6 +7,7 @@ process of its own; see `edgespec_process`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -31,7 +32,7 @@ import pytest
 from edgespec import hub
 from edgespec.backends import files
 from edgespec.errors import DownloadError, ModelNotFound
-from edgespec.hub import hub_client
+from edgespec.hub import hub_client, partial_files
 from edgespec.hub import wheels as wheels_module
 from tests.helpers.selection import first
 
@@ -65,9 +66,12 @@ class Hub:
     requests: list[Request] = field(default_factory=list)
     token: str | None = None  # the repository is gated, and this opens it
     break_after: int | None = None  # bytes after which the next answer breaks off
+    break_every: int | None = None  # bytes after which every answer breaks off
     stall: threading.Event | None = None  # half of each answer waits for this
+    stall_at: str = ""  # if the path has this in it
     corrupt: bool = False
     redirect: str | None = None
+    elsewhere: str | None = None  # the hub that has the bytes, as a CDN has them
 
     @property
     def url(self) -> str:
@@ -94,6 +98,15 @@ class Hub:
 
 def commit(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
+
+
+def headers_of(revision: str, content: bytes) -> dict[str, str]:
+    """Return the headers with which the hub describes a large file."""
+    digest = hashlib.sha256(content).hexdigest()
+    return {
+        "X-Repo-Commit": revision, "ETag": f'"{digest[:32]}"', "X-Linked-Etag": f'"{digest}"',
+        "X-Linked-Size": str(len(content)),
+    }  # fmt: skip
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -125,6 +138,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.refuse(404, found)
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self.refuse(401, "GatedRepo")
+        if hub.elsewhere:
+            return self.refuse(302, "", Location=hub.elsewhere + self.path, **headers_of(*found))
         self.serve(request, *found)
 
     def info(self) -> None:
@@ -147,7 +162,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def serve(self, request: Request, revision: str, content: bytes) -> None:
         hub, start = self.hub, 0
-        digest = hashlib.sha256(content).hexdigest()
         if asked := self.headers.get("Range"):
             start = int(asked.removeprefix("bytes=").partition("-")[0])
             if start >= len(content):
@@ -156,13 +170,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         else:
             self.send_response(200)
-        for key, value in {
-            "X-Repo-Commit": revision,
-            "ETag": f'"{digest[:32]}"',
-            "X-Linked-Etag": f'"{digest}"',
-            "X-Linked-Size": str(len(content)),
-            "Content-Length": str(len(content) - start),
-        }.items():
+        length = {"Content-Length": str(len(content) - start)}
+        for key, value in {**headers_of(revision, content), **length}.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command == "HEAD":
@@ -172,28 +181,39 @@ class Handler(BaseHTTPRequestHandler):
             body = body[:-1] + b"?"
         if hub.break_after is not None:
             body, hub.break_after, self.close_connection = body[: hub.break_after], None, True
+        if hub.break_every is not None:
+            body, self.close_connection = body[: hub.break_every], True
         stall = hub.stall
         request.sent = len(body)
-        if stall:
+        if stall and hub.stall_at in request.path:
             self.wfile.write(body[: len(body) // 2])
             stall.wait(60)
             return
         self.wfile.write(body)
 
 
+@contextlib.contextmanager
+def hub_at(state: Hub) -> Iterator[None]:
+    """Run a hub on a port of its own."""
+    http = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"hub": state}))
+    state.port = http.server_port
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
 @pytest.fixture
 def server(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Return a hub, which processes that are started here ask."""
     state = Hub()
-    http = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (Handler,), {"hub": state}))
-    state.port = http.server_port
-    monkeypatch.setenv("HF_ENDPOINT", state.url)
-    thread = threading.Thread(target=http.serve_forever, args=(0.02,))
-    thread.start()
-    yield state
-    http.shutdown()
-    thread.join()
-    http.server_close()
+    with hub_at(state):
+        monkeypatch.setenv("HF_ENDPOINT", state.url)
+        yield state
 
 
 @pytest.fixture(autouse=True)
@@ -590,27 +610,105 @@ def test_cached_file_needs_no_network(server: Hub) -> None:
     assert server.requests == []
 
 
-def test_interrupted_download_goes_on_where_it_broke_off(server: Hub) -> None:
-    server.revisions["big"] = content = CONTENT * 16  # the client keeps whole chunks of 10 MB
-    server.break_after = len(content) - 1000
-    # The client goes on by itself, or fails and goes on when it is called again: by version.
-    calls = [("pull", f"{REFERENCE}@big")] * 2
-    (*_, got), err = finish(start(*calls))
+LOST = 1 << 16  # bytes that a broken connection costs at most
+
+
+def begins(request: Request) -> int:
+    """Return the position in the file from which a request asks for it."""
+    return int(request.headers.get("range", "bytes=0-")[len("bytes=") :].rstrip("-"))
+
+
+def test_a_hub_that_breaks_off_after_a_megabyte(server: Hub, tmp_path: Path) -> None:
+    server.revisions["big"] = content = CONTENT * 4  # 3 MB
+    server.break_every = 1 << 20
+    (got,), err = finish(start(("pull", f"{REFERENCE}@big")))
     assert err == ""
     assert Path(got["path"]).read_bytes() == content
-    first, second = server.gets
-    assert first.sent == len(content) - 1000
-    assert second.sent < len(content) // 4
-    assert second.headers["range"] == f"bytes={len(content) - second.sent}-"
+    arrived = 0
+    for request in server.gets:
+        assert arrived - LOST <= begins(request) <= arrived
+        arrived = begins(request) + request.sent
+    assert len(server.gets) <= 4
+    done = [count for what, count, _ in got["seen"] if what == f"fetching {NAME}"]
+    assert done == sorted(done)
+    assert not list((tmp_path / "hf").rglob("*.incomplete"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_killed_download_goes_on_where_it_ended(server: Hub, tmp_path: Path) -> None:
+    with halted(server, "pull", REFERENCE):
+        arrived(tmp_path / "hf")
+    (got,) = edgespec_process(("pull", REFERENCE))
+    assert Path(got["path"]).read_bytes() == CONTENT
+    assert len(CONTENT) // 2 - LOST <= begins(server.gets[-1]) <= len(CONTENT) // 2
+
+
+def test_a_partial_file_with_other_bytes_is_found_out(server: Hub, tmp_path: Path) -> None:
+    blobs = tmp_path / "hf" / "hub" / "models--org--toy" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{SHA256}.incomplete").write_bytes(b"x" * 1000)
+    failed, got = edgespec_process(("pull", REFERENCE), ("pull", REFERENCE))
+    assert "expected " + SHA256 in failed["message"]
+    assert Path(got["path"]).read_bytes() == CONTENT
+    assert begins(server.gets[-1]) == 0
+
+
+@MORE
+def test_a_partial_file_that_is_too_long_is_not_used(server: Hub, tmp_path: Path) -> None:
+    blobs = tmp_path / "hf" / "hub" / "models--org--toy" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{SHA256}.incomplete").write_bytes(CONTENT + b"x")
+    (got,) = edgespec_process(("pull", REFERENCE))
+    assert Path(got["path"]).read_bytes() == CONTENT
+
+
+@MORE
+def test_a_token_goes_to_the_hub_and_to_no_other_host(server: Hub, environment: Path) -> None:
+    other = Hub()
+    with hub_at(other):
+        server.elsewhere = other.url
+        (got,) = edgespec_process(("pull", REFERENCE), HF_TOKEN="secret")
+    assert Path(got["path"]).read_bytes() == CONTENT
+    (fetched,) = other.gets
+    assert "authorization" not in fetched.headers
+    assert server.requests[0].headers["authorization"] == "Bearer secret"
+
+
+@MORE
+@pytest.mark.skipif(os.name == "nt", reason="the message of POSIX")
+def test_a_full_disk_does_not_stay_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import file_download
+
+    def write(url: str, file: Any, **options: Any) -> None:
+        file.write(b"some")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(file_download, "http_get", write)
+    with pytest.raises(OSError, match="No space"):
+        partial_files._download(NOWHERE, NOWHERE, tmp_path / "a", 10, None, {})
+    assert (tmp_path / "a").read_bytes() == b""
+
+
+def arrived(folder: Path) -> None:
+    """Wait until half of the file has arrived, apart from what a broken connection costs."""
+    end = time.monotonic() + 30
+    while not any(
+        path.stat().st_size >= len(CONTENT) // 2 - LOST for path in folder.rglob("*.incomplete")
+    ):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def halted(server: Hub, *call: str) -> Iterator[None]:
-    """Have a call stand still in the middle of its file meanwhile; then kill its process."""
+def halted(server: Hub, *call: str, of: str = "") -> Iterator[None]:
+    """Have a call stand still in the middle of its file meanwhile; then kill its process.
+
+    of: a part of the file's name, if the call fetches several.
+    """
     n_before, stall = len(server.gets), threading.Event()
-    server.stall = stall
+    server.stall, server.stall_at = stall, of
     process = start(call)
-    while not any(request.sent for request in server.gets[n_before:]):
+    while not any(request.sent and of in request.path for request in server.gets[n_before:]):
         assert process.poll() is None
         time.sleep(0.02)
     server.stall = None
@@ -622,11 +720,12 @@ def halted(server: Hub, *call: str) -> Iterator[None]:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_what_killed_downloads_left_goes_with_the_next(server: Hub, tmp_path: Path) -> None:
-    for _ in range(2):
-        with halted(server, "pull", REFERENCE):
-            pass
+    with halted(server, "pull", REFERENCE):
+        arrived(tmp_path / "hf")
     cache = tmp_path / "hf" / "hub" / "models--org--toy"
+    (cache / "blobs" / f"{SHA256}.0123abcd.incomplete").touch()  # as the hub's client leaves it
     for name in ("", "\xff", "/etc"):  # a ref that was not written whole
+        (cache / "refs").mkdir(exist_ok=True)
         (cache / "refs" / "main").write_text(name, "latin-1")
         (got,) = edgespec_process(("pull", REFERENCE))
         assert Path(got["path"]).read_bytes() == CONTENT
@@ -646,10 +745,12 @@ def test_a_download_that_goes_on_keeps_its_file(server: Hub, tmp_path: Path) -> 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_killed_pull_of_a_head_is_taken_up(server: Hub, environment: Path) -> None:
-    server.files = dict(HEAD)
-    with halted(server, "pull_head", "hf:org/toy"):
-        pass
+    server.files = {name: HEAD[name] for name in ("config.json", "README.md")}
+    server.files["model.safetensors"] = CONTENT
+    with halted(server, "pull_head", "hf:org/toy", of="model.safetensors"):
+        arrived(environment)
     (got,) = edgespec_process(("pull_head", "hf:org/toy"))
+    assert begins(server.gets[-1]) >= len(CONTENT) // 2 - LOST
     folder = Path(got["path"])
     assert (folder / "model.safetensors").read_bytes() == CONTENT
     assert [path.name for path in environment.iterdir() if path.is_dir()] == [folder.name]
