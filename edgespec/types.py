@@ -306,7 +306,7 @@ class Stats:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and rates for JSON, times in ms, and `timings` as llama.cpp has it."""
         plain = {k: v for k, v in asdict(self).items() if not k.endswith("_s")}
-        n_decoded = max(1, self.num_emitted_tokens - 1)
+        n_decoded, n_read = max(1, self.num_emitted_tokens - 1), self.num_prefilled_tokens
         return plain | {
             "mean_acceptance_length": round(self.mean_acceptance_length, 4),
             "draft_acceptance_rate": round(self.draft_acceptance_rate, 4),
@@ -320,14 +320,22 @@ class Stats:
             "timings": {
                 "prompt_n": self.num_prefilled_tokens,
                 "prompt_ms": round(1e3 * self.time_to_first_token_s, 3),
+                "prompt_per_token_ms": _rate(1e3 * self.time_to_first_token_s, n_read),
+                "prompt_per_second": _rate(n_read, self.time_to_first_token_s),
                 "cache_n": self.num_cached_tokens,
                 "predicted_n": self.num_emitted_tokens,
                 "predicted_ms": round(1e3 * self.decode_s, 3),
+                "predicted_per_token_ms": round(1e3 * self.decode_s / n_decoded, 3),
                 "predicted_per_second": round(self.tokens_per_second, 3),
                 "draft_n": self.num_draft_tokens,
                 "draft_n_accepted": self.num_accepted_draft_tokens,
             },
         }
+
+
+def _rate(amount: float, of: float) -> float:
+    """Return a quotient for JSON, 0 if there is nothing to divide by."""
+    return round(amount / of, 3) if of else 0.0
 
 
 def _reach(counts: list[int], n: int) -> list[int]:

@@ -122,7 +122,7 @@ def pytest_unconfigure():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if {"smollm2", "smollm2_engine", "small_draft", "qwen_pair", "gemma"} & set(
+        if {"smollm2", "smollm2_engine", "small_draft", "qwen_pair", "small_coder", "gemma"} & set(
             getattr(item, "fixturenames", ())
         ):
             item.add_marker(pytest.mark.model)
@@ -149,6 +149,11 @@ def _optional(name: str) -> Path:
 @pytest.fixture(scope="session")
 def qwen_pair() -> tuple[Path, Path]:
     return _optional("qwen2.5-coder-1.5b"), _optional("qwen2.5-coder-0.5b")
+
+
+@pytest.fixture(scope="session")
+def small_coder() -> Path:
+    return _optional("qwen2.5-coder-0.5b")
 
 
 @pytest.fixture(scope="session")

@@ -249,6 +249,11 @@ class Tokenizer(Vocabulary, Protocol):
         recognises them wherever they are written. Control tokens are not among them.
         """
 
+    def infill_texts(self) -> tuple[str, str, str] | None:
+        """Return the texts of the tokens that the model's file names as markers before the prefix,
+        the suffix and the middle of a text to fill in; None if it names none.
+        """
+
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text; empty for control tokens."""
 

@@ -223,6 +223,9 @@ class ToyTokenizer:
         """Return an empty list: no entry is more than its text."""
         return []
 
+    def infill_texts(self) -> None:
+        """Return None: there is no file that names markers."""
+
     @property
     def longest_token(self) -> int:
         """The length of the longest entry, in bytes."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..config import SamplingParams
+from ..decoding.infill import Infill
 from .messages import Message
 from .options import AnswerOptions
 
@@ -15,15 +16,15 @@ class GenerationRequest:
     """A request for an answer, from any API or program.
 
     messages: a conversation as returned by `history.regular`. prompts: used in place of messages;
-    texts in which special tokens are read, or token ids. options: the options for tools and
-    reasoning. prediction: text that the answer is likely to contain. parse_special: True reads the
-    names of control tokens in messages as control tokens. continues: True if the last message is
-    the assistant's and the answer continues it, False if the answer is a message of its own, None
-    to continue such a message where that is possible.
+    texts in which special tokens are read, token ids, or texts with a hole to fill. options: the
+    options for tools and reasoning. prediction: text that the answer is likely to contain.
+    parse_special: True reads the names of control tokens in messages as control tokens. continues:
+    True if the last message is the assistant's and the answer continues it, False if the answer is
+    a message of its own, None to continue such a message where that is possible.
     """
 
     messages: Sequence[Message] = ()
-    prompts: Sequence[str | list[int]] = ()
+    prompts: Sequence[str | list[int] | Infill] = ()
     params: SamplingParams = field(default_factory=SamplingParams)
     options: AnswerOptions = field(default_factory=AnswerOptions)
     prediction: str = ""

@@ -58,6 +58,10 @@ class AsyncStream:
     ) -> None:
         await self.aclose()
 
+    def expire(self) -> None:
+        """End the request now, with the finish reason "time_limit"; its remaining events follow."""
+        self._interrupt.expire()
+
     async def aclose(self) -> None:
         """Cancel the request and wait for its end; its remaining events are dropped."""
         self._cancel()

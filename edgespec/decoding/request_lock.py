@@ -26,6 +26,10 @@ class Interrupt:
         """Cancel the request. It may be called from any thread."""
         self._cancelled.set()
 
+    def expire(self) -> None:
+        """Let the time limit be reached now. It may be called from any thread."""
+        self._deadline = time.monotonic()
+
     def left_s(self) -> float:
         """Return the seconds until the time limit, inf without a limit."""
         return math.inf if self._deadline is None else self._deadline - time.monotonic()

@@ -114,7 +114,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     use: chat, code, reasoning (at length, before every answer), draft (too small to chat with) or
     base (not trained to chat). recommended: `ladder` chooses for a device among the recommended
-    models. sampling: the settings that its authors recommend, for files that have none themselves.
+    models. fills_in: it was trained to fill in the middle of texts. sampling: the settings that its
+    authors recommend, for files that have none themselves.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: Annotated[tuple[ModelFile, ...], msgspec.Meta(min_length=1)]
     use: Use = "chat"
     recommended: bool = False
+    fills_in: bool = False
     licence_url: str = ""
     template: str = ""
     drafts: tuple[str, ...] = ()

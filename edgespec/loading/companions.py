@@ -159,6 +159,16 @@ def entry_of(reference: Reference, path: Path) -> hub.Entry | None:
     return _entry(reference) or next(same, None)
 
 
+def fills_in(reference: Reference, path: Path) -> bool:
+    """Return True if the catalogue says that a model was trained to fill in the middle of texts.
+    A file of the same size as one of the catalogue's counts as that file.
+    """
+    size, entry = files.size_of(path), entry_of(reference, path)
+    same = (e for e in hub.entries().values() if any(file.size == size for file in e.files))
+    entry = entry or next(same, None)
+    return bool(entry and entry.fills_in)
+
+
 def _heads(reference: Reference, path: Path) -> Iterator[Path]:
     """Yield the files that look like heads by name or folder, those of the catalogue first."""
     entry = entry_of(reference, path)

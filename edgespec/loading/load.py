@@ -22,7 +22,7 @@ from ..device import LoadMeter, processor, seen_gpus
 from ..engine import Engine
 from . import recommendations
 from .assembly import assemble, configured
-from .companions import is_new, suggestion
+from .companions import fills_in, is_new, suggestion
 from .drafts import SAME, copying, draft_paths, ggufs_for_fork, is_same, load_first
 from .library import choose
 from .models import Reference, model_path, open_model
@@ -91,7 +91,9 @@ def load(
             loading=meter,
             on_busy=config.on_busy,
             sampling=recommendations.defaults_of(target, model).replaced(sampling or {}),
-            description=described(target, draft_model) | _suggested(model, draft, config, wanted),
+            description=described(target, draft_model)
+            | _suggested(model, draft, config, wanted)
+            | {"fills_in": fills_in(model, path)},
             works=([] if spec.fixed else measuring) + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now

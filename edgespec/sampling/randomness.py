@@ -74,7 +74,7 @@ class SeededRandomness:
     def _races(self, position: int, distribution: Distribution) -> Probs:
         """Return E_t / p_t of each token; infinity for a token with probability 0."""
         clocks = exponentials(self.seed, position, np.asarray(distribution.ids))
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             races: Probs = clocks / np.asarray(distribution.probs)
         return races
 

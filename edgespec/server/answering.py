@@ -135,10 +135,13 @@ class Answering:
                     constraint=prepared.constraint,
                     prediction=prepared.prediction,
                 )
+                watch = asked.watch() if asked.watch else None
                 async with contextlib.aclosing(stream) as events:
                     async for event in events:
                         if event.type == "token":
                             before = self._count_token(log, arrived_s, before)
+                            if watch and watch(event):
+                                stream.expire()
                         if event.completion:
                             self._count_answer(event.completion, log)
                         yield index, reading.take(event)

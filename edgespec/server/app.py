@@ -35,6 +35,7 @@ try:
     from .base import ServedModel
     from .connections import TimedHTTP
     from .errors import as_api_error, instead_of
+    from .filling import Filling
     from .metrics import Metrics
     from .middleware import AccessMiddleware
     from .models import Models
@@ -71,7 +72,8 @@ def create_app(
     from .. import __version__
 
     queue = RequestQueue(settings.max_queue)
-    preparation = Preparation(engine, settings)
+    filling = Filling(engine.tokenizer, is_trained=bool(engine.describe().get("fills_in")))
+    preparation = Preparation(engine, settings, filling)
     metrics = Metrics(queue, preparation, sessions)
     if sessions is not None:
         routes = [*routes, websocket.route(sessions)]
@@ -82,10 +84,11 @@ def create_app(
         engine.tokenizer,
         f"edgespec-{__version__}",
         lambda named: engine.sampling.params(with_defaults(settings.sampling, named)),
+        filling,
     )
     endpoints = (
         operations,
-        Models(engine, settings, preparation),
+        Models(engine, settings, preparation, filling),
         Answering(engine, serving, preparation, queue, metrics),
         Tokenization(engine, settings, preparation),
     )

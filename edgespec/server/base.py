@@ -15,6 +15,7 @@ from ..config import SamplingParams
 from ..sampling.base import Constraint
 from ..types import Completion, Event, Part, Stats
 from .errors import ApiError
+from .filling import Filling
 
 REASONS = {
     "stop": "stop", "length": "length", "context_full": "length", "time_limit": "length",
@@ -29,7 +30,9 @@ class ParsedRequest:
 
     writer: makes the writer of the answers. form: the field of the body that gives the answer a
     form, "" if none does. messages: the field to name in errors about the conversation. tools: for
-    each tool's name, the field to name in errors about its parameters.
+    each tool's name, the field to name in errors about its parameters. watch: makes a function for
+    an answer, which is called with the event of each token; when it returns True, the answer ends
+    with the reason "time_limit".
     """
 
     request: GenerationRequest
@@ -39,6 +42,7 @@ class ParsedRequest:
     form: str = ""
     messages: str = "messages"
     tools: Mapping[str, str] = field(default_factory=dict)
+    watch: Callable[[], Callable[[Event], bool]] | None = None
 
 
 class PreparedRequest(NamedTuple):
@@ -58,14 +62,16 @@ class PreparedRequest(NamedTuple):
 class ServedModel(NamedTuple):
     """The facts about the served model that APIs need.
 
-    params: returns the sampling settings of a request, given the fields of SamplingParams in the
-    request. It raises ConfigError if values are out of range or contradict each other.
+    filling: how it fills in the middle of texts. params: returns the sampling settings of a
+    request, given the fields of SamplingParams in the request. It raises ConfigError if values are
+    out of range or contradict each other.
     """
 
     model: str
     tokenizer: Tokenizer
     fingerprint: str
     params: Callable[[Mapping[str, Any]], SamplingParams]
+    filling: Filling
 
 
 class Answer:

@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..engine import Engine
+from .filling import Filling
 from .preparation import Preparation
 from .settings import ServerSettings
 
@@ -17,10 +18,17 @@ from .settings import ServerSettings
 class Models:
     """The endpoints about the one model that is served."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings, preparation: Preparation) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ServerSettings,
+        preparation: Preparation,
+        filling: Filling,
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._preparation = preparation
+        self._filling = filling
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
@@ -50,4 +58,5 @@ class Models:
             "max_model_len": self._engine.n_ctx,
             "speculation": self._engine.describe()["speculation"],
             "sampling": self._engine.sampling.describe(self._settings.sampling),
+            "fill_in_middle": self._filling.kind,
         }

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from .apis.chat_completions.structs import ChatRequest
 from .apis.completions import CompletionRequest
+from .apis.llama_server import InfillRequest, NativeCompletion
 from .apis.messages.structs import CountRequest, MessagesRequest
 from .apis.responses.structs import ResponsesRequest
 from .apis.tokens import DetokenizeRequest, TokenizeConversation, TokenizeText
@@ -58,6 +59,13 @@ class Model(Struct):
     speculation: str
     sampling: Annotated[
         str, msgspec.Meta(description="Of requests that do not name theirs, in words")
+    ]
+    fill_in_middle: Annotated[
+        Literal["trained", "markers"] | None,
+        msgspec.Meta(
+            description="Whether the model fills in the middle of texts: it was trained for it, or "
+            "its vocabulary has the markers"
+        ),
     ]
 
 
@@ -126,6 +134,25 @@ class MessagesAnswer(Struct):
     usage: dict[str, Any]
 
 
+class NativeAnswer(Struct):
+    """The fields of an answer in llama.cpp's own form; `response_fields` chooses among them."""
+
+    content: str | msgspec.UnsetType = msgspec.UNSET
+    stop: bool | msgspec.UnsetType = msgspec.UNSET
+    model: str | msgspec.UnsetType = msgspec.UNSET
+    prompt: str | msgspec.UnsetType = msgspec.UNSET
+    tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
+    tokens_predicted: int | msgspec.UnsetType = msgspec.UNSET
+    tokens_evaluated: int | msgspec.UnsetType = msgspec.UNSET
+    tokens_cached: int | msgspec.UnsetType = msgspec.UNSET
+    stop_type: Literal["eos", "word", "limit"] | msgspec.UnsetType = msgspec.UNSET
+    stopping_word: str | msgspec.UnsetType = msgspec.UNSET
+    truncated: bool | msgspec.UnsetType = msgspec.UNSET
+    has_new_line: bool | msgspec.UnsetType = msgspec.UNSET
+    generation_settings: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    timings: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
 class TokenCount(Struct):
     """Number of tokens of a conversation."""
 
@@ -149,7 +176,8 @@ class Text(Struct):
 _STRUCTS = (
     Error, MessagesError, Model, Models, Health, Answer, ResponsesAnswer, MessagesAnswer, Tokens,
     TokenCount, Text, ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest,
-    CountRequest, TokenizeText, TokenizeConversation, DetokenizeRequest,
+    CountRequest, TokenizeText, TokenizeConversation, DetokenizeRequest, InfillRequest,
+    NativeCompletion, NativeAnswer,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _WHY = {
@@ -213,6 +241,12 @@ def _paths(settings: ServerSettings) -> dict[str, Any]:
         ),
         "/v1/messages/count_tokens": _as_messages(
             _post("Number of tokens", _ref(CountRequest), _json(_ref(TokenCount)))
+        ),
+        "/infill": _generate(
+            "Fill the hole in a text, as llama.cpp's server does", InfillRequest, NativeAnswer
+        ),
+        "/completion": _generate(
+            "Continue a text, as llama.cpp's server does", NativeCompletion, NativeAnswer
         ),
         "/tokenize": _post(
             "Token ids",

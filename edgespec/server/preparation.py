@@ -20,6 +20,7 @@ from ..chat.options import AnswerOptions
 from ..chat.request import GenerationRequest
 from ..config import SamplingParams
 from ..constraints.compiler import compiled_at_once
+from ..decoding.infill import Infill, infill_ids
 from ..decoding.prompts import check_size, collect, prediction_ids
 from ..engine import Engine
 from ..errors import ConfigError, ContextFull
@@ -28,6 +29,7 @@ from .apis.fields import TOO_DEEP, is_shallow
 from .base import ParsedRequest, PreparedRequest, arguments_of
 from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value, shutting_down
+from .filling import Filling
 from .request_queue import RequestQueue
 from .settings import ServerSettings
 from .work import Stopped, in_turn, while_connected
@@ -62,8 +64,9 @@ class Rendered(NamedTuple):
 class Preparation:
     """Prepares requests with the model's tokenizer and template, within the server's limits."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+    def __init__(self, engine: Engine, settings: ServerSettings, filling: Filling) -> None:
         self._engine = engine
+        self._filling = filling
         self._settings = settings
         self._tokenizer = engine.tokenizer
         self._encoders = {
@@ -191,7 +194,8 @@ class Preparation:
         request = asked.request
         if request.prompts:
             self._check_number(len(request.prompts))
-            return _Tokenized([self._prompt(each, stopped) for each in request.prompts])
+            params = request.params
+            return _Tokenized([self._prompt(each, params, stopped) for each in request.prompts])
         options = self._options(request)
         rendered = self.rendered(request, options)
         tokens = self._fitting(rendered.text, rendered.pieces, "messages", stopped)
@@ -251,11 +255,33 @@ class Preparation:
         if n > most:
             raise bad_value("prompt", f"{n} prompts in one request; this server takes {most}")
 
-    def _prompt(self, prompt: str | list[int], stopped: Stopped) -> list[int]:
+    def _prompt(
+        self, prompt: str | list[int] | Infill, params: SamplingParams, stopped: Stopped
+    ) -> list[int]:
+        if isinstance(prompt, Infill):
+            return self._filled(prompt, params, stopped)
         if not prompt or not isinstance(prompt, str):
             ids = self._engine.encode(prompt)
             return self._fitting("", iter([ids]), "prompt", stopped)
         return self._fitting(prompt, self._tokenizer.encode_pieces(prompt), "prompt", stopped)
+
+    def _filled(self, hole: Infill, params: SamplingParams, stopped: Stopped) -> list[int]:
+        """Return the prompt for a text with a hole, which leaves room for the answer if text may be
+        left out.
+        """
+        markers, most = self._filling.required("suffix"), self._most
+        if hole.cuts:
+            most -= min(params.max_tokens or most, most // 4)
+        else:
+            check_size(self._tokenizer, hole.prefix + hole.suffix, most, "shorten it")
+        ids = infill_ids(self._tokenizer, markers, hole, most)
+        return self._fitting("", iter([ids]), "prompt", stopped)
+
+    @property
+    def _most(self) -> int:
+        """The largest number of tokens in a prompt."""
+        limits = self._engine.n_ctx, self._settings.max_prompt_tokens
+        return min(filter(None, limits))
 
     def _fitting(
         self, text: str, pieces: Iterator[list[int]], param: str, stopped: Stopped
@@ -265,9 +291,7 @@ class Preparation:
         Raises ApiError if there are too many; if the number of bytes shows this, the text is not
         tokenized.
         """
-        most = self._engine.n_ctx
-        if self._settings.max_prompt_tokens:
-            most = min(most, self._settings.max_prompt_tokens)
+        most = self._most
         try:
             check_size(self._tokenizer, text, most, "shorten it")
         except ContextFull as error:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from edgespec import Completion, Event, Part, SamplingParams, Stats, ToolCall, ToyTokenizer
 from edgespec.server.base import Answer, ParsedRequest, ServedModel, Writer
+from edgespec.server.filling import Filling
 
+TOKENIZER = ToyTokenizer(["a", "</s>"], [1])
 SERVING = ServedModel(
-    "toy", ToyTokenizer(["a", "</s>"], [1]), "f", lambda named: SamplingParams(**named)
+    "toy", TOKENIZER, "f", lambda named: SamplingParams(**named), Filling(TOKENIZER)
 )
 USAGE = {"prompt": 10, "cached": 7, "emitted": 5, "reasoning": 3}
 SAID = [  # the parts of an answer with everything

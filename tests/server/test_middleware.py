@@ -254,7 +254,7 @@ def test_unknown_paths_and_methods_have_the_same_shape(client):
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("/completion", "here POST /v1/completions continues a prompt, of at most max_tokens"),
+        ("/completions", "here POST /v1/completions continues a prompt, of at most max_tokens"),
         ("/v1/completion", "here POST /v1/completions continues a prompt"),
         ("/api/chat", "here POST /v1/chat/completions answers messages"),
         ("/v1/tokenize", "here POST /tokenize"),

@@ -10,6 +10,7 @@ import pytest
 import edgespec
 from edgespec.server.apis.chat_completions.structs import ChatRequest
 from edgespec.server.apis.completions import CompletionRequest
+from edgespec.server.apis.llama_server import InfillRequest, NativeCompletion
 from edgespec.server.apis.messages.structs import CountRequest, MessagesRequest
 from edgespec.server.apis.responses.structs import ResponsesRequest
 
@@ -19,6 +20,8 @@ CONVERTED = {
     "/v1/responses": ResponsesRequest,
     "/v1/messages": MessagesRequest,
     "/v1/messages/count_tokens": CountRequest,
+    "/infill": InfillRequest,
+    "/completion": NativeCompletion,
 }
 MESSAGES = [{"role": "user", "content": "hello"}]
 

@@ -15,6 +15,7 @@ REQUESTS = {
     "/v1/completions": {"prompt": "abc", "max_tokens": 2},
     "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     "/v1/messages": {"messages": ASK, "max_tokens": 2},
+    "/completion": {"prompt": "abc", "n_predict": 2},
 }
 every_api = pytest.mark.parametrize("path", REQUESTS)
 

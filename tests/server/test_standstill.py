@@ -58,6 +58,7 @@ ATTACKS = {
     "many messages to count": (MESSAGES + "/count_tokens", {"messages": said(20_000)}),
     "many messages of Anthropic's": (MESSAGES, {"messages": said(20_000), "max_tokens": 2}),
     "many inputs": (RESPONSES, {"input": said(20_000)}),
+    "a long text of llama.cpp's clients": ("/completion", {"prompt": LONG}),
     "many token ids": (TEXT, {"prompt": [1] * 400_000}),
     "text to tokenize": ("/tokenize", {"prompt": LONG}),
     "tokens to read": ("/detokenize", {"tokens": [65] * 400_000}),

@@ -248,6 +248,10 @@ OPTIONAL: dict[str, _Signature] = {
 }
 
 ROLLING_BACK: dict[str, _Signature] = {"llama_n_rs_seq": (c_uint32, [pointer])}
+FILLING: dict[str, _Signature] = {
+    f"llama_vocab_fim_{part}": (c_int32, [pointer]) for part in ("pre", "suf", "mid")
+}
+"""The functions that return the markers for filling in the middle of a text."""
 
 WATCHING: dict[str, _Signature] = {  # the functions that an EvalCallback calls
     "ggml_get_name": (c_char_p, [pointer]),
@@ -308,7 +312,7 @@ def declare(library: ctypes.CDLL, context_params: type[ctypes.Structure]) -> Non
         for spelling in spellings:
             if not hasattr(library, name) and hasattr(library, spelling):
                 setattr(library, name, getattr(library, spelling))
-    functions = REQUIRED | REQUANTIZING | OPTIONAL | ROLLING_BACK | WATCHING
+    functions = REQUIRED | REQUANTIZING | OPTIONAL | ROLLING_BACK | FILLING | WATCHING
     functions |= {name: signature for name, (_, signature) in extensions.items()}
     for name, (returned, taken) in functions.items():
         if hasattr(library, name):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..special_tokens import Special, SpecialTokens, frame, matcher
+from .declarations import FILLING, missing
 from .library import lib
 from .weights import load_weights
 
@@ -97,6 +98,15 @@ class LlamaCppTokenizer:
     def user_defined_texts(self) -> list[str]:
         """Return the texts of the user-defined tokens, in the order of their ids."""
         return [self._text_of(token) for token, attr in self._attrs if not attr & _HIDDEN]
+
+    def infill_texts(self) -> tuple[str, str, str] | None:
+        """Return the texts of the markers before prefix, suffix and middle that the metadata names,
+        or that llama.cpp recognises; None if there are not all three.
+        """
+        if missing(lib, FILLING):
+            return None
+        prefix, suffix, middle = (self._text_of(getattr(lib, n)(self._vocab)) for n in FILLING)
+        return (prefix, suffix, middle) if prefix and suffix and middle else None
 
     @functools.cached_property
     def _control(self) -> re.Pattern[str]:

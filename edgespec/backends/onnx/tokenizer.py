@@ -96,6 +96,9 @@ class HfTokenizer:
         """Return the texts of added tokens that are not special, in the order of their ids."""
         return [self.token_text(token).decode() for token in self._user_defined]
 
+    def infill_texts(self) -> None:
+        """Return None: the files of ONNX models do not name markers."""
+
     @functools.cached_property
     def _control_pattern(self) -> re.Pattern[str]:
         return matcher(self.control_texts())

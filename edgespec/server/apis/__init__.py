@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..base import ParsedRequest, ServedModel
-from . import chat_completions, completions, messages, responses
+from . import chat_completions, completions, llama_server, messages, responses
 
 
 class API(NamedTuple):
@@ -25,5 +25,7 @@ APIS = (
     API("/v1/responses", responses.parse),
     API("/v1/messages", messages.parse),
     API("/v1/messages/count_tokens", messages.parse_count, counts=True),
+    API("/infill", llama_server.parse_infill),
+    API("/completion", llama_server.parse_completion),
 )
 """All APIs. Add a new one here."""

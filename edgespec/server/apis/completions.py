@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ...chat.request import GenerationRequest
+from ...decoding.infill import Infill
 from ...types import Event, Logprob
 from ..base import Answer, ParsedRequest, ServedModel, parts_of
 from ..errors import bad_value
@@ -35,7 +36,9 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
     ] = None
     best_of: Annotated[Literal[1] | None, only("one answer a request")] = None
     echo: Annotated[bool | None, only("prompts are not repeated", enum=[False, None])] = None
-    suffix: Annotated[None, only("text is only continued")] = None
+    suffix: Annotated[
+        str | None, about("The text after the hole that the answer fills; the prompt comes before")
+    ] = None
 
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
@@ -48,9 +51,14 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     if given.logprobs is not None:
         fields["logprobs"] = given.logprobs
     params = serving.params({"max_tokens": _TOKENS, **fields, **form})
+    prompts = _prompts(given.prompt)
+    if given.suffix:
+        serving.filling.required("suffix")
+        prompts = [_hole(prompt, given.suffix) for prompt in prompts]
+    params = serving.filling.ended(params, prompts)
     envelope = envelope_of(given, serving, logprobs=params.logprobs is not None)
     return ParsedRequest(
-        request=GenerationRequest(prompts=_prompts(given.prompt), params=params),
+        request=GenerationRequest(prompts=prompts, params=params),
         writer=lambda prepared: TextWriter(envelope),
         model=given.model,
         stream=bool(given.stream),
@@ -65,6 +73,13 @@ def _prompts(prompt: Any) -> list[Any]:
     if len(kinds) > 1:
         raise bad_value("prompt", "prompt mixes texts, token ids and lists; give one kind")
     return [prompt] if kinds == {int} else each
+
+
+def _hole(prompt: Any, suffix: str) -> Infill:
+    """Return a prompt and a suffix as a text with a hole. Raises ApiError for token ids."""
+    if not isinstance(prompt, str):
+        raise bad_value("suffix", "suffix needs a prompt that is text, not token ids")
+    return Infill(prompt, suffix)
 
 
 class TextWriter(CompletionsWriter):
