@@ -103,8 +103,8 @@ def busy_machine(monkeypatch):
 def tls(tmp_path_factory) -> Path:
     """Return a folder with a certificate and keys, which nobody else may read: git keeps no modes.
 
-    cert.pem and key.pem belong together; other_key.pem is of none, locked_key.pem is the same one
-    with a passphrase.
+    cert.pem and key.pem belong together, and so do other_cert.pem and other_key.pem; locked_key.pem
+    is key.pem with a passphrase.
     """
     folder = tmp_path_factory.mktemp("tls")
     for path in (Path(__file__).parent / "server/tls").iterdir():

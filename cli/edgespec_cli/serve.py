@@ -173,7 +173,7 @@ def _serve(ctx: click.Context) -> int:
         with contextlib.closing(sessions) if sessions is not None else contextlib.nullcontext():
             app.serve(
                 engine, settings, sock=sock, on_ready=announce, on_finishing=finishing,
-                sessions=sessions,
+                sessions=sessions, reread=lambda: _reread(params),
             )  # fmt: skip
     return 0
 
@@ -245,6 +245,20 @@ def _remembered(given: str | None) -> str:
             "rates or nothing"
         )
     return given or "rates"
+
+
+def _reread(params: dict[str, Any]) -> ServerSettings:
+    """Return the settings with the files of keys and certificates as they are now. Raises
+    ConfigError.
+    """
+    from edgespec import ConfigError
+
+    settings = _settings(params)
+    try:
+        _check_memory(params, len(settings.api_keys))
+    except click.UsageError as error:
+        raise ConfigError(error.message) from None
+    return settings
 
 
 def _settings(params: dict[str, Any]) -> ServerSettings:

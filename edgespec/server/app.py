@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import logging
+import os
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from ..advice import install
 from ..engine import Engine
-from ..errors import ConfigError, EngineMissing
+from ..errors import ConfigError, EdgeSpecError, EngineMissing
+from . import systemd
 from .settings import ServerSettings
 from .verification.sessions import Sessions
 
@@ -37,7 +42,7 @@ try:
     from .errors import as_api_error, instead_of
     from .filling import Filling
     from .metrics import Metrics
-    from .middleware import AccessMiddleware
+    from .middleware import AccessMiddleware, Keys
     from .models import Models
     from .preparation import Preparation
     from .request_queue import RequestQueue
@@ -47,6 +52,8 @@ except ImportError as error:
     raise EngineMissing(
         f"the server needs the package {error.name}; install it with {install('server')}"
     ) from error
+
+logger = logging.getLogger("edgespec.server")
 
 Background = Callable[[Starlette], contextlib.AbstractAsyncContextManager[Any]]
 """Makes a context that is entered before the server is ready, and left when the server ends."""
@@ -71,7 +78,7 @@ def create_app(
     """
     from .. import __version__
 
-    queue = RequestQueue(settings.max_queue)
+    queue, keys = RequestQueue(settings.max_queue), Keys(settings)
     filling = Filling(engine.tokenizer, is_trained=bool(engine.describe().get("fills_in")))
     preparation = Preparation(engine, settings, filling)
     metrics = Metrics(queue, preparation, sessions)
@@ -107,12 +114,13 @@ def create_app(
 
     app = Starlette(
         routes=served,
-        middleware=_middleware(settings, metrics, names),
+        middleware=_middleware(settings, metrics, names, keys),
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
     app.state.request_queue = queue
     app.state.preparation = preparation
+    app.state.keys = keys
     return app
 
 
@@ -152,9 +160,11 @@ class _Operations:
 
 
 def _middleware(
-    settings: ServerSettings, metrics: Metrics, names: Mapping[Any, str]
+    settings: ServerSettings, metrics: Metrics, names: Mapping[Any, str], keys: Keys
 ) -> list[Middleware]:
-    access = Middleware(AccessMiddleware, settings=settings, metrics=metrics, names=names)
+    access = Middleware(
+        AccessMiddleware, settings=settings, metrics=metrics, names=names, keys=keys
+    )
     if not settings.cors_origins:
         return [access]
     cors = Middleware(
@@ -218,15 +228,17 @@ def serve(
     on_ready: Callable[[str], None] = lambda url: None,
     on_finishing: Callable[[int], None] = lambda n_answers: None,
     sessions: Sessions | None = None,
+    reread: Callable[[], ServerSettings] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then let running answers end within `grace_s`.
 
     sock: a socket from `bind`. on_ready: called with the server's URL once requests are taken.
     on_finishing: called with the number of running answers when the server is told to end, if
-    there are any and `grace_s` is not 0. The caller closes the engine.
+    there are any and `grace_s` is not 0. reread: returns the settings anew when SIGHUP comes; their
+    keys and certificate are used from then on. The caller closes the engine.
     """
     app = create_app(engine, settings, sessions=sessions)
-    server = Server(app, engine, settings, on_ready, sessions, on_finishing)
+    server = Server(app, engine, settings, on_ready, sessions, on_finishing, reread)
     with sock or bind(settings) as listening:
         server.run([listening])
 
@@ -242,6 +254,7 @@ class Server(uvicorn.Server):
         on_ready: Callable[[str], None] = lambda url: None,
         sessions: Sessions | None = None,
         on_finishing: Callable[[int], None] = lambda n_answers: None,
+        reread: Callable[[], ServerSettings] | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -265,17 +278,25 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
         self._on_finishing = on_finishing
         self._sessions = sessions
+        self._keys: Keys = app.state.keys
+        self._reread = reread
+        self._terminals = [fd for fd in (0, 1, 2) if _is_terminal(fd)]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reloading: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then call `on_ready` with the server's URL."""
         await asyncio.to_thread(self._engine.constraints.prepare)
         await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
         if self.started and sockets:
             self._on_ready(self._url(sockets[0]))
             self._engine.idle_work.start()
+            systemd.notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting requests, let running ones finish for `grace_s`, then cancel them."""
+        systemd.notify("STOPPING=1")
         self._queue.close()
         self._preparation.close()
         if self._queue.n_running and self._settings.grace_s and not self.force_exit:
@@ -294,16 +315,50 @@ class Server(uvicorn.Server):
     def _busy(self) -> bool:
         return bool(self._queue.n_running or self._preparation.n_running)
 
+    async def reload(self) -> None:
+        """Use the keys and the certificate that the settings have now. If they cannot be used, log
+        the reason and go on with those before. Connections that are open stay open.
+        """
+        if self._reread is None:
+            return
+        systemd.notify_of_reload()
+        try:
+            settings = await asyncio.to_thread(self._reread)
+            if isinstance(self.config.ssl, ssl.SSLContext) and settings.tls_cert:
+                self.config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+        except (EdgeSpecError, OSError) as error:
+            logger.error("keys and certificate stay as they were: %s", error)
+        else:
+            self._keys.replace(settings)
+            logger.info(
+                "keys and certificate were read again; API keys: %d", len(settings.api_keys)
+            )
+        systemd.notify("READY=1")
+
+    def _hang_up(self, number: int, frame: FrameType | None) -> None:
+        """Reload, or end as with SIGTERM if the terminal of this process was closed."""
+        if any(not _is_terminal(fd) for fd in self._terminals):
+            self.handle_exit(number, frame)
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_reload)
+
+    def _begin_reload(self) -> None:
+        self._reloading = asyncio.ensure_future(self.reload())
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Let SIGINT and SIGTERM end the server, without raising the signal again afterwards."""
+        """Let SIGINT and SIGTERM end the server, without raising the signal again afterwards. Let
+        SIGHUP reload it if it can.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {
-            number: signal.signal(number, self.handle_exit)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        handlers: dict[int, Callable[[int, FrameType | None], None]] = {
+            signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit
+        }  # fmt: skip
+        if self._reread is not None and hasattr(signal, "SIGHUP"):
+            handlers[signal.SIGHUP] = self._hang_up
+        before = {number: signal.signal(number, act) for number, act in handlers.items()}
         try:
             yield
         finally:
@@ -313,3 +368,10 @@ class Server(uvicorn.Server):
     def _url(self, sock: socket.socket) -> str:
         host, port = self._settings.host, sock.getsockname()[1]
         return f"{self._settings.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _is_terminal(fd: int) -> bool:
+    try:
+        return os.isatty(fd)
+    except OSError:
+        return False

@@ -46,12 +46,19 @@ def remember(scope: Scope, keys: Sequence[bytes]) -> bool:
     given, address = sent_key(scope), address_of(scope)
     matches = [hmac.compare_digest(given, known) for known in keys]
     if any(matches):
-        name = f"key {matches.index(True)}"
+        name = name_of(given)
         scope[_SCOPE] = Client(name, name)
         return True
     owner = f"{address} {hashlib.sha256(given).hexdigest()}" if given else str(address)
     scope[_SCOPE] = Client(str(address), owner)
     return not keys
+
+
+def name_of(key: bytes) -> str:
+    """Return the name of the client that has a key. It stays the same when keys are added or
+    removed, and does not tell the key.
+    """
+    return f"key {hashlib.sha256(key).hexdigest()}"
 
 
 def is_operator(scope: Scope, metrics_key: bytes) -> bool:

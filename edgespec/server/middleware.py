@@ -24,6 +24,21 @@ OPERATOR_PATHS = ("/metrics",)
 _CLIENT_LEFT = 499  # nginx's status for a client that left before it had its answer
 
 
+class Keys:
+    """The keys of a server, which are replaced when they are read again.
+
+    api_keys: those of clients. metrics_key: the one for metrics, b"" if there is none.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.replace(settings)
+
+    def replace(self, settings: ServerSettings) -> None:
+        """Take the keys of these settings; later requests need one of them."""
+        self.api_keys = [key.encode() for key in settings.api_keys]
+        self.metrics_key = settings.metrics_key.encode()
+
+
 class AccessMiddleware:
     """ASGI middleware that admits, limits, counts and logs HTTP requests and WebSockets.
 
@@ -34,7 +49,8 @@ class AccessMiddleware:
     have no `Origin`. A key does not protect WebSockets from pages in a browser that knows the key,
     so the `Origin` of a WebSocket is always checked.
 
-    names: the name of each endpoint function in metrics and log.
+    names: the name of each endpoint function in metrics and log. keys: the keys, which may be
+    replaced while the server runs; by default those of the settings.
     """
 
     def __init__(
@@ -43,13 +59,13 @@ class AccessMiddleware:
         settings: ServerSettings,
         metrics: Metrics,
         names: Mapping[Any, str],
+        keys: Keys | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
         self._metrics = metrics
         self._names = names
-        self._keys = [key.encode() for key in settings.api_keys]
-        self._metrics_key = settings.metrics_key.encode()
+        self._keys = keys or Keys(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on one request, or one WebSocket from its opening to its end."""
@@ -74,21 +90,22 @@ class AccessMiddleware:
         return self._names.get(scope.get("endpoint"), asked)
 
     def _check(self, scope: Scope) -> None:
-        if scope["type"] == "websocket" or not self._keys:
+        keys = self._keys
+        if scope["type"] == "websocket" or not keys.api_keys:
             self._check_origin(scope)
-        known = clients.remember(scope, self._keys)
+        known = clients.remember(scope, keys.api_keys)
         if scope["path"] in OPEN_PATHS:
             return
         by_address = False
         if scope["path"] in OPERATOR_PATHS:
-            operates = clients.is_operator(scope, self._metrics_key)
+            operates = clients.is_operator(scope, keys.metrics_key)
             if known and not operates:
-                raise _operator_only(bool(self._metrics_key))
-            known = operates and (known or bool(self._metrics_key))
-            by_address = not self._metrics_key
+                raise _operator_only(bool(keys.metrics_key))
+            known = operates and (known or bool(keys.metrics_key))
+            by_address = not keys.metrics_key
         if not known:
             raise self._unknown_key(scope)
-        if not self._keys and (self._settings.loopback or by_address):
+        if not keys.api_keys and (self._settings.loopback or by_address):
             self._check_host(scope)
 
     def _check_origin(self, scope: Scope) -> None:

@@ -37,7 +37,7 @@ def started(monkeypatch):
     """Return the arguments that `serve` was given, instead of serving."""
     given = []
 
-    def serve(engine, settings, *, sock, on_ready, on_finishing, sessions):
+    def serve(engine, settings, *, sock, on_ready, on_finishing, sessions, reread):
         assert sessions is None  # the toy keeps one sequence
         on_ready(f"http://127.0.0.1:{sock.getsockname()[1]}")
         given.append((engine, settings, sock))
@@ -251,3 +251,38 @@ def test_a_second_ctrl_c_ends_it_at_once(process):
     assert len(rest) < 2000
     assert process.wait(PATIENCE_S) == 0
     assert process.stdout.read() == ""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+def test_sighup_reads_the_keys_again(program, edgespec_cli):
+    keys = edgespec_cli.folder / "keys"
+    keys.write_text("old\n", encoding="utf-8")
+    keys.chmod(0o600)
+    process = subprocess.Popen(
+        [*program, "serve", "-m", "toy.gguf", "--port", "0", "-np", "0", "--api-key-file", "keys"],
+        env=os.environ | {"PYTHONWARNINGS": "error"}, text=True, cwd=edgespec_cli.folder,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+    def status(key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.get(f"{url}/v1/models", headers=headers, timeout=PATIENCE_S).status_code
+
+    def reloaded() -> str:
+        process.send_signal(signal.SIGHUP)
+        return next(line for line in process.stderr if "keys and certificate" in line)
+
+    try:
+        url = address(process)
+        assert (status("old"), status("new")) == (200, 401)
+        keys.write_text("new\n", encoding="utf-8")
+        assert "API keys: 1" in reloaded()
+        assert (status("old"), status("new")) == (401, 200)
+        keys.write_text("", encoding="utf-8")
+        assert "stay as they were" in reloaded()
+        assert status("new") == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
