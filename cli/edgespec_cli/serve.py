@@ -62,8 +62,9 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "--api-key-file",
         type=FILE,
         metavar="FILE",
-        help="A file of keys, one on each line; clients must send one of them. The variable "
-        "EDGESPEC_API_KEY can hold another key.",
+        help="A file of keys, one on each line; clients must send one of them. After a key may "
+        "come its limits: requests-per-minute=N tokens-per-day=N. The variable EDGESPEC_API_KEY "
+        "can hold another key.",
     ),
     option(
         "--metrics-key-file",
@@ -90,6 +91,10 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "as host.docker.internal; can be given several times.",
     ),
     _setting("max_queue"),
+    _setting("requests_per_minute"),
+    _setting("tokens_per_day"),
+    _setting("request_log", type=FILE, metavar="FILE"),
+    _setting("request_log_contents"),
     _setting("max_body_bytes"),
     _setting("max_prompt_tokens"),
     _setting("grace_s", metavar="SECONDS"),
@@ -263,7 +268,7 @@ def _reread(params: dict[str, Any]) -> ServerSettings:
 
 def _settings(params: dict[str, Any]) -> ServerSettings:
     from edgespec.loading.models import served_name
-    from edgespec.server.settings import read_keys, read_metrics_key
+    from edgespec.server.settings import read_key_limits, read_keys, read_metrics_key
 
     model, *aliases = params["alias"] or [served_name(model_reference(params))]
     return ServerSettings(
@@ -280,6 +285,11 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
         cors_origins=params["cors_origin"],
         allowed_hosts=params["allowed_host"],
         max_queue=params["max_queue"],
+        requests_per_minute=params["requests_per_minute"],
+        tokens_per_day=params["tokens_per_day"],
+        key_limits=read_key_limits(params["api_key_file"]),
+        request_log=params["request_log"],
+        request_log_contents=bool(params["request_log_contents"]),
         max_body_bytes=params["max_body_bytes"],
         max_prompt_tokens=params["max_prompt_tokens"],
         grace_s=params["grace_s"],

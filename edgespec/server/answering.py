@@ -22,6 +22,7 @@ from .base import Answer, ParsedRequest, PreparedRequest, ServedModel
 from .clients import client_of
 from .errors import ApiError, as_api_error, shutting_down
 from .event_stream import EventStream, Item, looks, take
+from .limits import Limits
 from .metrics import Metrics
 from .preparation import Preparation, of_body
 from .request_queue import RequestQueue
@@ -40,8 +41,10 @@ class Answering:
         preparation: Preparation,
         queue: RequestQueue,
         metrics: Metrics,
+        limits: Limits,
     ) -> None:
         self._engine = engine
+        self._limits = limits
         self._serving = serving
         self._preparation = preparation
         self._queue = queue
@@ -53,6 +56,7 @@ class Answering:
 
     def _endpoint(self, api: API) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
+            self._limits.admit(client_of(request.scope))
             asked = await of_body(request, lambda body: api.parse(body, self._serving))
             self._preparation.check_model(asked.model)
             with _errors_about(asked, request):
@@ -128,6 +132,7 @@ class Answering:
             log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
             for index, prompt in enumerate(prepared.prompts):
                 reading = Reading(prepared.reader, asked.request.params)
+                self._limits.spend(client, len(prompt))
                 stream = self._engine.arun(
                     prompt,
                     asked.request.params,
@@ -140,6 +145,7 @@ class Answering:
                     async for event in events:
                         if event.type == "token":
                             before = self._count_token(log, arrived_s, before)
+                            self._limits.spend(client, 1)
                             if watch and watch(event):
                                 stream.expire()
                         if event.completion:

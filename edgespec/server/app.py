@@ -41,10 +41,12 @@ try:
     from .connections import TimedHTTP
     from .errors import as_api_error, instead_of
     from .filling import Filling
+    from .limits import Limits
     from .metrics import Metrics
     from .middleware import AccessMiddleware, Keys
     from .models import Models
     from .preparation import Preparation
+    from .request_log import RequestLog
     from .request_queue import RequestQueue
     from .tokenization import Tokenization
     from .verification import websocket
@@ -78,7 +80,10 @@ def create_app(
     """
     from .. import __version__
 
-    queue, keys = RequestQueue(settings.max_queue), Keys(settings)
+    queue, keys, limits = RequestQueue(settings.max_queue), Keys(settings), Limits(settings)
+    request_log = None
+    if settings.request_log:
+        request_log = RequestLog(settings.request_log, with_contents=settings.request_log_contents)
     filling = Filling(engine.tokenizer, is_trained=bool(engine.describe().get("fills_in")))
     preparation = Preparation(engine, settings, filling)
     metrics = Metrics(queue, preparation, sessions)
@@ -96,7 +101,7 @@ def create_app(
     endpoints = (
         operations,
         Models(engine, settings, preparation, filling),
-        Answering(engine, serving, preparation, queue, metrics),
+        Answering(engine, serving, preparation, queue, metrics, limits),
         Tokenization(engine, settings, preparation),
     )
     served = [*itertools.chain(*(each.routes() for each in endpoints)), *routes]
@@ -111,16 +116,18 @@ def create_app(
             yield
             queue.close()
             preparation.close()
+            if request_log:
+                request_log.close()
 
     app = Starlette(
         routes=served,
-        middleware=_middleware(settings, metrics, names, keys),
+        middleware=_middleware(settings, metrics, names, keys, request_log),
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
     app.state.request_queue = queue
     app.state.preparation = preparation
-    app.state.keys = keys
+    app.state.keys, app.state.limits, app.state.request_log = keys, limits, request_log
     return app
 
 
@@ -160,11 +167,16 @@ class _Operations:
 
 
 def _middleware(
-    settings: ServerSettings, metrics: Metrics, names: Mapping[Any, str], keys: Keys
+    settings: ServerSettings,
+    metrics: Metrics,
+    names: Mapping[Any, str],
+    keys: Keys,
+    request_log: RequestLog | None,
 ) -> list[Middleware]:
     access = Middleware(
-        AccessMiddleware, settings=settings, metrics=metrics, names=names, keys=keys
-    )
+        AccessMiddleware, settings=settings, metrics=metrics, names=names, keys=keys,
+        request_log=request_log,
+    )  # fmt: skip
     if not settings.cors_origins:
         return [access]
     cors = Middleware(
@@ -279,6 +291,8 @@ class Server(uvicorn.Server):
         self._on_finishing = on_finishing
         self._sessions = sessions
         self._keys: Keys = app.state.keys
+        self._limits: Limits = app.state.limits
+        self._request_log: RequestLog | None = app.state.request_log
         self._reread = reread
         self._terminals = [fd for fd in (0, 1, 2) if _is_terminal(fd)]
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -316,7 +330,8 @@ class Server(uvicorn.Server):
         return bool(self._queue.n_running or self._preparation.n_running)
 
     async def reload(self) -> None:
-        """Use the keys and the certificate that the settings have now. If they cannot be used, log
+        """Use the keys, their limits and the certificate that the settings have now, and open the
+        request log anew. If they cannot be used, log
         the reason and go on with those before. Connections that are open stay open.
         """
         if self._reread is None:
@@ -326,10 +341,13 @@ class Server(uvicorn.Server):
             settings = await asyncio.to_thread(self._reread)
             if isinstance(self.config.ssl, ssl.SSLContext) and settings.tls_cert:
                 self.config.ssl.load_cert_chain(settings.tls_cert, settings.tls_key)
+            if self._request_log:
+                self._request_log.reopen()
         except (EdgeSpecError, OSError) as error:
             logger.error("keys and certificate stay as they were: %s", error)
         else:
             self._keys.replace(settings)
+            self._limits.replace(settings)
             logger.info(
                 "keys and certificate were read again; API keys: %d", len(settings.api_keys)
             )

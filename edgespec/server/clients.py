@@ -61,6 +61,14 @@ def name_of(key: bytes) -> str:
     return f"key {hashlib.sha256(key).hexdigest()}"
 
 
+def key_shown(scope: Scope) -> str | None:
+    """Return the beginning of the hash of the key that a request was admitted with, None if it was
+    admitted without one.
+    """
+    turn = client_of(scope).turn if _SCOPE in scope else ""
+    return turn.removeprefix("key ")[:12] if turn.startswith("key ") else None
+
+
 def is_operator(scope: Scope, metrics_key: bytes) -> bool:
     """Return True if a request may read metrics, which tell of all clients' requests: it has the
     key for metrics or, if the server has no such key, it comes from this machine.

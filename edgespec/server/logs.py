@@ -36,12 +36,16 @@ def is_not_logged_yet(record: logging.LogRecord) -> bool:
     return record.msg != "ASGI callable returned without completing handshake."
 
 
+def is_routine(fields: dict[str, Any]) -> bool:
+    """Return True for successful requests that monitoring repeats every few seconds."""
+    return fields["endpoint"] in ("/health", "/metrics") and fields["status"] == 200
+
+
 def log_request(fields: dict[str, Any]) -> None:
     """Log a request that has ended. The level is info, but debug for successful requests that
     monitoring repeats every few seconds, and warning for requests without a valid key.
     """
-    routine = fields["endpoint"] in ("/health", "/metrics") and fields["status"] == 200
-    level, message = logging.DEBUG if routine else logging.INFO, "request"
+    level, message = logging.DEBUG if is_routine(fields) else logging.INFO, "request"
     if fields["status"] == 401:
         level, message = logging.WARNING, f"request refused: its API key is {fields['api_key']}"
     logger.log(level, message, extra={"fields": fields})

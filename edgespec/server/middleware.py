@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket
 from . import clients, logs
 from .errors import ApiError, as_api_error
 from .metrics import Metrics
+from .request_log import RequestLog
 from .settings import ServerSettings, host_of, is_loopback
 
 OPEN_PATHS = ("/health",)
@@ -50,7 +51,8 @@ class AccessMiddleware:
     so the `Origin` of a WebSocket is always checked.
 
     names: the name of each endpoint function in metrics and log. keys: the keys, which may be
-    replaced while the server runs; by default those of the settings.
+    replaced while the server runs; by default those of the settings. request_log: the file that
+    lists requests, None for none.
     """
 
     def __init__(
@@ -60,21 +62,24 @@ class AccessMiddleware:
         metrics: Metrics,
         names: Mapping[Any, str],
         keys: Keys | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         self._app = app
         self._settings = settings
         self._metrics = metrics
         self._names = names
         self._keys = keys or Keys(settings)
+        self._request_log = request_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on one request, or one WebSocket from its opening to its end."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        exchange = _Exchange(scope, send)
+        request_log = self._request_log
+        exchange = _Exchange(scope, send, keeps=bool(request_log and request_log.with_contents))
         try:
             self._check(scope)
-            await self._app(scope, self._limit_body(scope, receive), exchange.send)
+            await self._app(scope, self._limit_body(scope, exchange.noting(receive)), exchange.send)
         except ClientDisconnect:
             exchange.status = 408 if scope.get("state", {}).get("edgespec.late") else _CLIENT_LEFT
         except Exception as error:
@@ -82,7 +87,12 @@ class AccessMiddleware:
         finally:
             endpoint = self._endpoint(scope)
             self._metrics.requests.labels(endpoint, exchange.status).inc()
-            logs.log_request(exchange.log_fields(endpoint))
+            fields = exchange.log_fields(endpoint)
+            logs.log_request(fields)
+            if request_log and not logs.is_routine(fields):
+                request_log.write(
+                    {**fields, "key": clients.key_shown(scope)}, *map(bytes, exchange.bodies)
+                )
 
     def _endpoint(self, scope: Scope) -> str:
         """Return the endpoint's name in metrics and log, also for a request that was refused."""
@@ -164,9 +174,14 @@ class AccessMiddleware:
 
 
 class _Exchange:
-    """One request and its response, or one WebSocket, with its id, status and log fields."""
+    """One request and its response, or one WebSocket, with its id, status and log fields.
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    keeps: keep the bodies of request and response in `bodies`.
+    """
+
+    def __init__(self, scope: Scope, send: Send, *, keeps: bool = False) -> None:
+        self.bodies = bytearray(), bytearray()
+        self._keeps = keeps
         self.id = uuid.uuid4().hex
         self.status = 500
         self._began = time.monotonic()
@@ -184,7 +199,19 @@ class _Exchange:
             self._started, self.status = True, 101
         elif message["type"] == "websocket.close" and not self._started:
             self._started, self.status = True, 403  # the status that the client gets
+        if self._keeps and message["type"] == "http.response.body":
+            self.bodies[1].extend(message.get("body", b""))
         await self._send(message)
+
+    def noting(self, receive: Receive) -> Receive:
+        """Return `receive`, which also keeps the body of the request if bodies are kept."""
+
+        async def noted() -> Message:
+            message = await receive()
+            self.bodies[0].extend(message.get("body", b""))
+            return message
+
+        return noted if self._keeps else receive
 
     async def refuse(self, error: ApiError, receive: Receive) -> None:
         """Send an error as the response, unless a response has begun."""

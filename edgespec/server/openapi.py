@@ -188,7 +188,7 @@ _WHY = {
     405: "Not with this method",
     413: "The body is too large",
     415: "The body is not JSON",
-    429: "The queue is full; `Retry-After` says when to come again",
+    429: "The queue is full or a limit is reached; `Retry-After` says when to come again",
     500: "A failure of the server; its log has more",
     503: "The server is starting or shutting down",
 }

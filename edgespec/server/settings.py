@@ -20,6 +20,7 @@ from ..backends.files import has_folder, stem_of
 from ..config import SamplingParams, build
 from ..errors import ConfigError
 from ..setting import check
+from .request_log import opened
 
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 METRICS_KEY_VARIABLE = "EDGESPEC_METRICS_KEY"
@@ -30,6 +31,14 @@ _AUTHORITY = re.compile(r"(?:(?P<name>[\w.-]+)|\[(?P<address>[\w.:%]+)\])(?::\d*
 _ORIGIN = re.compile(rf"[a-z][a-z0-9+.-]*://{_AUTHORITY.pattern}", re.ASCII)
 
 logger = logging.getLogger("edgespec.server")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """What one API key may ask for. 0 means no limit, None the limit that all keys have."""
+
+    requests_per_minute: int | None = None
+    tokens_per_day: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,34 @@ class ServerSettings:
             "429 and the time after which to try again.",
         ),
     ] = 32
+    requests_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Largest number of requests of one API key in a minute, 0 for no limit. "
+            "Without keys, each address counts as one client.",
+        ),
+    ] = 0
+    tokens_per_day: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Largest number of tokens that one API key may use in a day (UTC), prompts "
+            "and answers together; 0 for no limit.",
+        ),
+    ] = 0
+    key_limits: Annotated[
+        Mapping[str, KeyLimits],
+        Meta(description="Limits of single API keys, in place of those of all keys."),
+    ] = field(default_factory=dict, repr=False)
+    request_log: Annotated[
+        Path | None,
+        Meta(description="A file to which a line is added for each request, without its contents."),
+    ] = None
+    request_log_contents: Annotated[
+        bool,
+        Meta(description="Also write the contents of requests and answers to the request log."),
+    ] = False
     max_body_bytes: Annotated[
         int, Meta(ge=1024, le=1 << 30, description="Largest size of a request in bytes.")
     ] = 2 << 20
@@ -141,6 +178,10 @@ class ServerSettings:
         for host in self.allowed_hosts:
             _check_host(host)
         build(SamplingParams, self.sampling)
+        if self.request_log_contents and self.request_log is None:
+            raise ConfigError("request_log_contents was given without request_log")
+        if self.request_log:  # so that an error is told before a model is loaded
+            os.close(opened(self.request_log))
         self._check_tls()
         self._check_exposure()
 
@@ -214,21 +255,22 @@ def read_keys(
 ) -> tuple[str, ...]:
     """Return the keys from a file and from an environment variable.
 
-    The file has one key on each line; a line that begins with # is a comment. In the variable,
+    The file has one key on each line, and perhaps limits after it; a line that begins with # is a
+    comment. In the variable,
     blanks separate keys. Raises ConfigError if the file cannot be read, can be read by others, or
     holds no key.
     """
     keys = environment.get(variable, "").split()
     if path is not None:
-        try:
-            lines = _secret(path).decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError:
-            raise ConfigError(f"{path} is not UTF-8; expected is one API key a line") from None
-        in_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        if not in_file:
-            raise ConfigError(f"{path} holds no API key; expected is one a line")
-        keys += in_file
+        keys += [key for key, _ in _lines(path)]
     return _checked_keys(keys)
+
+
+def read_key_limits(path: Path | None) -> dict[str, KeyLimits]:
+    """Return the limits of the keys in a file that have limits of their own: the key is followed by
+    requests-per-minute=N, tokens-per-day=N or both. Raises the errors of `read_keys`.
+    """
+    return {key: limits for key, limits in _lines(path) if limits} if path else {}
 
 
 def read_metrics_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str:
@@ -243,6 +285,36 @@ def read_metrics_key(path: Path | None, environment: Mapping[str, str] = os.envi
             f"{METRICS_KEY_VARIABLE}"
         )
     return keys[0] if keys else ""
+
+
+def _lines(path: Path) -> list[tuple[str, KeyLimits | None]]:
+    """Return the keys in a file, each with its own limits or None. Raises ConfigError."""
+    try:
+        lines = _secret(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8; expected is one API key a line") from None
+    keys = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            key, *given = line.split()
+            keys.append((key, _limits(given, f"{path}, line {number}") if given else None))
+    if not keys:
+        raise ConfigError(f"{path} holds no API key; expected is one a line")
+    return keys
+
+
+def _limits(given: Sequence[str], where: str) -> KeyLimits:
+    limits: dict[str, int] = {}
+    for word in given:
+        name, _, number = word.partition("=")
+        known = name.replace("-", "_") in KeyLimits.__dataclass_fields__
+        if not known or not (number.isascii() and number.isdecimal() and len(number) < 19):
+            raise ConfigError(
+                f"{where}: after the API key, which has no blanks, there is something other than a "
+                "limit; expected is requests-per-minute=N or tokens-per-day=N"
+            )
+        limits[name.replace("-", "_")] = int(number)
+    return KeyLimits(**limits)
 
 
 def names(asked: str, model: str) -> bool:

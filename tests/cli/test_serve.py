@@ -19,6 +19,7 @@ import pytest
 import edgespec
 from edgespec.decoding.idle_work import IdleWork
 from edgespec.server import app
+from edgespec.server.settings import KeyLimits
 
 PATIENCE_S = 60
 
@@ -111,7 +112,7 @@ def test_no_tokens_of_clients_are_kept(edgespec_cli, started, given, kept):
 
 def test_options_reach_engine_and_server(edgespec_cli, started, tls):
     keys = edgespec_cli.folder / "keys"
-    keys.write_text("from-file\n", encoding="utf-8")
+    keys.write_text("from-file tokens-per-day=7\n", encoding="utf-8")
     keys.chmod(0o600)
     result = edgespec_cli(
         "serve", "-m", "toy.gguf", "-c", "1024", "--port", "0", "--alias", "robot",
@@ -119,7 +120,9 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
         "--temp", "0.5", "-n", "99", "--api-key-file", "keys", "--max-queue", "3",
         "--cors-origin", "https://a.example", "--max-prompt-tokens", "500", "--grace", "2",
         "--tls-cert", str(tls / "cert.pem"), "--tls-key", str(tls / "key.pem"),
-        "--max-body-bytes", "5000", env={"EDGESPEC_API_KEY": "from-environment"},
+        "--max-body-bytes", "5000", "--requests-per-minute", "9", "--tokens-per-day", "99",
+        "--request-log", "log.jsonl", "--request-log-contents",
+        env={"EDGESPEC_API_KEY": "from-environment"},
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     _, settings, _ = started[0]
@@ -131,6 +134,9 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
     assert (settings.max_body_bytes, settings.max_prompt_tokens) == (5000, 500)
     assert settings.cors_origins == ("https://a.example",)
     assert settings.scheme == "https"
+    assert (settings.requests_per_minute, settings.tokens_per_day) == (9, 99)
+    assert settings.key_limits == {"from-file": KeyLimits(tokens_per_day=7)}
+    assert (settings.request_log.name, settings.request_log_contents) == ("log.jsonl", True)
     assert "from-" not in result.output
 
 

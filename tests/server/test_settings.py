@@ -11,7 +11,7 @@ import pytest
 
 from edgespec import ConfigError
 from edgespec.server.app import bind
-from edgespec.server.settings import ServerSettings, read_keys
+from edgespec.server.settings import KeyLimits, ServerSettings, read_key_limits, read_keys
 
 
 def settings(**more):
@@ -99,6 +99,36 @@ def test_tls_files(tmp_path, tls):
 def test_what_cannot_be(more):
     with pytest.raises(ConfigError):
         settings(**more)
+
+
+def test_limits_follow_a_key(tmp_path):
+    file = tmp_path / "keys"
+    file.touch(0o600)
+    file.write_text(
+        "one requests-per-minute=60  tokens-per-day=100000\ntwo\nthree tokens-per-day=0\n",
+        encoding="utf-8",
+    )
+    assert read_keys(file, {}) == ("one", "two", "three")
+    assert read_key_limits(file) == {"one": KeyLimits(60, 100000), "three": KeyLimits(None, 0)}
+    assert read_key_limits(None) == {}
+
+
+@pytest.mark.parametrize("given", ["tokens=3", "tokens-per-day", "tokens-per-day=-1", "60", "a=1"])
+def test_what_is_no_limit_is_refused_without_its_key(tmp_path, given):
+    file = tmp_path / "keys"
+    file.touch(0o600)
+    file.write_text(f"first\nsecret-key {given}\n", encoding="utf-8")
+    for read in (read_key_limits, lambda path: read_keys(path, {})):
+        with pytest.raises(ConfigError, match="line 2: after the API key") as refused:
+            read(file)
+        assert "secret" not in str(refused.value).removeprefix(str(file))
+
+
+def test_a_request_log_must_be_possible(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be opened: No such file"):
+        settings(request_log=tmp_path / "absent" / "log")
+    with pytest.raises(ConfigError, match="without request_log"):
+        settings(request_log_contents=True)
 
 
 def test_keys_come_from_a_file_and_the_environment(tmp_path):
