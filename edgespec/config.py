@@ -285,6 +285,13 @@ class SamplingParams:
             "TypedDict."
         ),
     ] = None
+    additional_properties: Annotated[
+        bool,
+        Meta(
+            description="Objects may have fields that their schema does not name, where the schema "
+            "does not say whether they may (JSON Schema's own default)."
+        ),
+    ] = False
     regex: Annotated[
         str | None, Meta(description="The whole answer matches this regular expression.")
     ] = None

@@ -33,21 +33,26 @@ class AnswerConstraints:
         self._constraints, self._form = constraints, form
         self._lenient = LenientTools(lambda text: bool(constraints.tried("schema", text)[1]))
 
-    def followed(self, options: AnswerOptions, owner: str = "") -> AnswerOptions:
+    def followed(
+        self, options: AnswerOptions, owner: str = "", *, is_open: bool = True
+    ) -> AnswerOptions:
         """Return options whose tools have schemas as grammars follow them: in tools that are not
         strict, all of these can be followed.
 
-        The reader of an answer needs these options too. Templates get the original tools.
+        The reader of an answer needs these options too. Templates get the original tools. is_open:
+        allow arguments that a schema does not name, where it does not say whether it allows them.
         """
-        tools = tuple(tool for tool, _ in self._tools(options.tools, owner))
+        tools = tuple(tool for tool, _ in self._tools(options.tools, owner, is_open=is_open))
         return dataclasses.replace(options, tools=tools)
 
-    def _tools(self, tools: tuple[Tool, ...], owner: str) -> list[tuple[Tool, tuple[str, ...]]]:
+    def _tools(
+        self, tools: tuple[Tool, ...], owner: str, *, is_open: bool
+    ) -> list[tuple[Tool, tuple[str, ...]]]:
         """Return tools with schemas that can be followed, each with notes on what is left out."""
         form = self._form.tools
         if form is None:
             return [(tool, ()) for tool in tools]
-        return [self._lenient.tool(tool, form.arguments, owner) for tool in tools]
+        return [self._lenient.tool(tool, form.arguments, owner, is_open=is_open) for tool in tools]
 
     def of(
         self, params: SamplingParams, options: AnswerOptions, rendered: str, owner: str = ""
@@ -59,8 +64,10 @@ class AnswerConstraints:
         `Constraints.of`, and for options that the model cannot follow.
         """
         made, form = self._constraints, self._form
-        notes = [note for _, each in self._tools(options.callable_tools, owner) for note in each]
-        options = self.followed(options, owner)
+        is_open = params.additional_properties
+        tools = self._tools(options.callable_tools, owner, is_open=is_open)
+        notes = [note for _, each in tools for note in each]
+        options = self.followed(options, owner, is_open=is_open)
         form.check(options)
         given, alone = made.given(params), made.of(params, owner)  # raises the form's own errors
         control = made.control(form.texts)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..constraints import omissions
 from ..constraints.omissions import DEFINITIONS
+from ..constraints.schemas import closed
 from ..errors import ConfigError
 from .argument_schemas import of_tool
 from .call_forms.arguments import Arguments
@@ -20,6 +21,10 @@ logger = logging.getLogger("edgespec.tools")
 
 Notes = tuple[str, ...]
 
+_OF_PARAMETERS = {  # keywords with which a tool has parameters other than its properties
+    "additionalProperties", "patternProperties", "propertyNames", "minProperties", "required",
+    "$ref", "allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas",
+}  # fmt: skip
 _KEPT = 256  # tools whose relaxed schemas are remembered
 
 
@@ -37,13 +42,21 @@ class LenientTools:
         self._is_wrong = is_wrong
         self._followed = functools.lru_cache(_KEPT)(self._without)
 
-    def tool(self, tool: Tool, arguments: Arguments, owner: str = "") -> tuple[Tool, Notes]:
+    def tool(
+        self, tool: Tool, arguments: Arguments, owner: str = "", *, is_open: bool = True
+    ) -> tuple[Tool, Notes]:
         """Return a tool with the schema that its arguments follow, and notes on what that leaves
         out. A strict tool may still have a schema that cannot be followed.
 
-        arguments: how the model writes arguments.
+        arguments: how the model writes arguments. is_open: allow fields that the schema does not
+        name, where it does not say whether they may be there; never in a tool without parameters.
         """
-        parameters, notes = omissions.followed(tool.parameters)
+        given = tool.parameters
+        if not tool.strict and not given.get("properties") and not {*given} & _OF_PARAMETERS:
+            given = {**given, "properties": {}, "additionalProperties": False}
+        elif not tool.strict and not is_open:
+            given = closed(given)
+        parameters, notes = omissions.followed(given)
         if parameters != tool.parameters:
             tool = dataclasses.replace(tool, parameters=parameters)
         if not tool.strict:

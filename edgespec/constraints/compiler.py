@@ -125,7 +125,9 @@ class Constraints:
             return None
         kind = next(name for name in CONSTRAINTS if getattr(params, name) is not None)
         given = getattr(params, kind)
-        return kind, schemas.text_of(given) if kind == "schema" else json.dumps(given)
+        if kind == "schema":
+            return kind, schemas.text_of(given, is_open=params.additional_properties)
+        return kind, json.dumps(given)
 
     @staticmethod
     def source(kind: str, text: str) -> str:

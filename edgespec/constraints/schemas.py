@@ -22,14 +22,20 @@ _MOST_IN_ALL = 20_000  # remainders of all multipleOf, summed: each takes 10 µs
 _MOST_PATTERNS = 8192  # characters of all patterns: 4,000 times `.*` took 1.8 s and 300 MB
 _MOST_TRIALS = 200  # parts that are tried to find the one that cannot be followed
 _LOOSE = re.compile(r"\A(?!\^)|\.|\[\^|\\[DPSWps]|(?<!\$)\Z")  # may match control characters
+_OF_FIELDS = (  # keywords that say which fields an object may have
+    "properties", "patternProperties", "propertyNames", "unevaluatedProperties", "$ref", "allOf",
+    "anyOf", "oneOf", "if", "dependentSchemas",
+)  # fmt: skip
 _CONTROLS = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # JSON has no short escapes for these
 _ASKS_FOR_CONTROLS = re.compile(rf"{_CONTROLS.pattern}|\\(?:c|v|0|x[017]|u00[017])")
 
 
-def text_of(schema: Any, what: str = "schema") -> str:
+def text_of(schema: Any, what: str = "schema", *, is_open: bool = True) -> str:
     """Return a request's JSON schema as text. Raises ConfigError if it cannot be used.
 
-    schema: a JSON object or boolean, the text of one, or a Python type. what: its name in errors.
+    schema: a JSON object or boolean, the text of one, or a Python type; types have no fields but
+    their own. what: its name in errors. is_open: False to allow no other fields in the objects of
+    other schemas either.
     """
     if isinstance(schema, str):
         try:
@@ -43,6 +49,7 @@ def text_of(schema: Any, what: str = "schema") -> str:
     if not isinstance(parsed, (Mapping, bool)):
         raise ConfigError(f"a schema is a JSON object, got {parsed!r:.80}")
     check_bounds(parsed, what)
+    parsed = parsed if is_open else closed(parsed)
     try:
         return json.dumps(parsed, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -108,13 +115,58 @@ def _of_type(kind: Any) -> Any:
 
 
 def closed(schema: Any) -> Any:
-    """Return a copy of a schema in which objects allow only the fields that are named."""
-    if isinstance(schema, Mapping):
-        result = {key: closed(value) for key, value in schema.items()}
-        if isinstance(result.get("properties"), Mapping) and result.get("type") == "object":
-            result.setdefault("additionalProperties", False)
-        return result
-    return [closed(each) for each in schema] if isinstance(schema, list) else schema
+    """Return a copy of a schema in which objects have no fields but those that it names, where it
+    does not say whether they may.
+
+    An object stays open if several schemas together say which fields it has.
+    """
+    joined: set[str] = set()  # references to schemas that describe only a part of an object
+    while True:
+        n = len(joined)
+        result = _closed(schema, "#", joined, is_whole=True)
+        if len(joined) == n:
+            return result
+
+
+def _closed(schema: Any, place: str, joined: set[str], *, is_whole: bool) -> Any:
+    """Return a closed copy of the schema at a place; add the references that it joins to `joined`.
+
+    is_whole: False if the schema describes only a part of an object.
+    """
+    if isinstance(schema, list):
+        each = enumerate(schema)
+        return [_closed(part, f"{place}/{i}", joined, is_whole=is_whole) for i, part in each]
+    if not isinstance(schema, Mapping):
+        return schema
+    is_whole = is_whole and place not in joined
+    fields = [key for key in _OF_FIELDS if key in schema and not _only_requires(schema[key])]
+    is_joined = len(fields) > 1 or (fields == ["allOf"] and len(schema["allOf"]) > 1)
+    if isinstance(schema.get("$ref"), str) and (is_joined or not is_whole):
+        joined.add(schema["$ref"])
+    result = dict(schema)
+    for key, value in schema.items():
+        inner = f"{place}/{key}"
+        if key in NAMED and isinstance(value, Mapping):
+            result[key] = {
+                name: _closed(part, f"{inner}/{name}", joined, is_whole=True)
+                for name, part in value.items()
+            }
+        elif key in ("anyOf", "oneOf", "allOf"):
+            result[key] = _closed(value, inner, joined, is_whole=is_whole and not is_joined)
+        elif key in (*LISTED, *SINGLE):
+            result[key] = _closed(value, inner, joined, is_whole=True)
+    kinds = schema.get("type", "object")
+    may_be_object = "object" in (kinds if isinstance(kinds, list) else [kinds])
+    if is_whole and fields == ["properties"] and may_be_object:
+        result.setdefault("additionalProperties", False)
+    return result
+
+
+def _only_requires(parts: Any) -> bool:
+    """Return True for a list of schemas that only say which fields there must be."""
+    return isinstance(parts, list) and all(
+        isinstance(part, Mapping) and part.keys() <= {"required", "title"} for part in parts
+    )
 
 
 def check_bounds(schema: Any, what: str) -> None:

@@ -72,6 +72,12 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     regex: str | None = None
     choice: Annotated[list[str], Meta(min_length=1, max_length=4096)] | None = None
     grammar: str | None = None
+    disable_additional_properties: Annotated[
+        bool | None, about("The opposite of additional_properties")
+    ] = None
+    disable_any_whitespace: Annotated[
+        bool | None, about("Accepted and ignored: JSON never has blanks between its parts")
+    ] = None
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

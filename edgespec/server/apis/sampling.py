@@ -64,7 +64,9 @@ def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Ma
     if len(forms) > 1:
         name = forms[1][0]
         raise bad_value(name, f"{forms[0][0]} and {name} both say what an answer is; give one")
-    return (forms[0][0], {forms[0][1]: forms[0][2]}) if forms else ("", {})
+    closes = given.disable_additional_properties if given else None
+    fields = {} if closes is None else {"additional_properties": not closes}
+    return (forms[0][0], {forms[0][1]: forms[0][2], **fields}) if forms else ("", fields)
 
 
 def _seed(seed: int) -> int:

@@ -159,3 +159,28 @@ def test_what_is_left_out_of_other_tools_is_said_in_a_note():
         "tool get: /properties/a is followed in part",
         "tool get: /properties/b may be anything",
     ]
+
+
+@pytest.mark.parametrize(
+    "parameters", [{}, {"type": "object"}, {"type": "object", "properties": {}}]
+)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_tool_without_parameters_gets_none(parameters, is_open):
+    lenient = LenientTools(lambda text: False)
+    arguments = AnswerFormat.of(TEMPLATES["object"], {}).tools.arguments
+    tool, _ = lenient.tool(Tool("get", "", parameters, False), arguments, is_open=is_open)
+    assert tool.parameters == {**parameters, "properties": {}, "additionalProperties": False}
+    free = {"type": "object", "additionalProperties": True}
+    tool, _ = lenient.tool(Tool("get", "", free, False), arguments, is_open=is_open)
+    assert tool.parameters == free
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_arguments_that_a_schema_does_not_name(is_open):
+    given = {"type": "object", "properties": {"a": GOOD}}
+    form = AnswerFormat.of(TEMPLATES["object"], {})
+    options = AnswerOptions((Tool("get", "", given, strict=False),), "get")
+    made = AnswerConstraints(Constraints(FormTokenizer()), form)
+    params = SamplingParams(additional_properties=is_open)
+    grammar = json.dumps(made.of(params, options, "").description["answer"])
+    assert ("additionalProperties" in grammar) == (not is_open)
