@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+import edgespec
 from edgespec.server.apis.chat_completions.writer import ChatWriter
+from edgespec.server.apis.completions import TextWriter
 from edgespec.server.apis.openai_writer import Envelope
-from edgespec.types import Event
+from edgespec.server.base import Answer
+from edgespec.types import Completion, Event, Logprob, Stats
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -293,6 +296,42 @@ def test_logprobs_of_completions(client, events):
     chunks = events(client.post(TEXT, json=body | {"stream": True}).text)[:-1]
     offsets = [c["choices"][0]["logprobs"]["text_offset"] for c in chunks[:-1]]
     assert offsets == [[0], [1], [2]]
+
+
+def test_each_of_the_likeliest_tokens_has_its_own_key():
+    """Tokens that look alike: equal texts, and bytes that are no text by themselves."""
+    vocab = ["a", "b", b"\xe2", b"\xe3", "a", "\ufffd", "</s>"]
+    envelope = Envelope(
+        model="m", tokenizer=edgespec.ToyTokenizer(vocab, [6]), fingerprint="f", logprobs=True
+    )
+    tops = [((0, -1.0), (4, -2.0)), ((0, -1.0), (4, -2.0)), ((2, -1.0), (3, -2.0), (5, -3.0)), ()]
+    sampled = [(4, -2.0), (1, -5.0), (3, -2.0), (0, -1.0)]
+    logprobs = tuple(Logprob(value, top) for (_, value), top in zip(sampled, tops, strict=True))
+    tokens = tuple(token for token, _ in sampled)
+    completion = Completion("", tokens, "length", None, Stats(), logprobs)
+    answer = Answer()
+    answer.take(Event("done", completion=completion))
+    told = TextWriter(envelope).whole([answer])["choices"][0]["logprobs"]
+    assert told["tokens"] == ["a", "b", "bytes:\\xe3", "a"]
+    assert told["top_logprobs"] == [
+        {"token_id:0": -1.0, "a": -2.0},
+        {"a": -1.0, "token_id:4": -2.0, "b": -5.0},
+        {"bytes:\\xe2": -1.0, "bytes:\\xe3": -2.0, "bytes:\\xef\\xbf\\xbd": -3.0},
+        {"a": -1.0},
+    ]
+    own = [top[name] for top, name in zip(told["top_logprobs"], told["tokens"], strict=True)]
+    assert own == told["token_logprobs"]
+
+
+def test_the_sampled_token_is_one_more_than_was_asked_for(client):
+    """Drawn at a high temperature, it is rarely the likeliest."""
+    body = {"prompt": "ab", "max_tokens": 40, "logprobs": 1, "temperature": 100, "seed": 1}
+    told = client.post(TEXT, json=body).json()["choices"][0]["logprobs"]
+    for name, value, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"],
+                                strict=True):  # fmt: skip
+        assert top[name] == value
+        assert len(top) == (1 if value == max(top.values()) else 2)
+    assert max(map(len, told["top_logprobs"])) == 2
 
 
 @pytest.mark.parametrize("stop", [None, ["aus Berlin"]])

@@ -103,9 +103,27 @@ class TextWriter(CompletionsWriter):
         return {
             "tokens": [self._name(token) for token, _ in tokens],
             "token_logprobs": [shown(logprob.logprob) for _, logprob in tokens],
-            "top_logprobs": [
-                {self._name(token): shown(value) for token, value in logprob.top}
-                for _, logprob in tokens
-            ],
+            "top_logprobs": [self._likeliest(token, logprob) for token, logprob in tokens],
             "text_offset": [offsets.take(token) for token, _ in tokens],
         }
+
+    def _likeliest(self, token: int, logprob: Logprob) -> dict[str, float]:
+        """Return the log-probabilities of the likeliest tokens and of the sampled one, which is the
+        last if it is not among them.
+
+        Of tokens with the same text the sampled one, or else the likeliest, has this text as its
+        name, and the others have their ids.
+        """
+        values = dict(logprob.top) | {token: logprob.logprob}
+        owners: dict[str, int] = {}
+        for each in (token, *values):
+            owners.setdefault(self._name(each), each)
+        names = {each: name for name, each in owners.items()}
+        return {names.get(each, f"token_id:{each}"): shown(value) for each, value in values.items()}
+
+    def _name(self, token: int) -> str:
+        """Return the text of a token; bytes that are no text are written as OpenAI writes them."""
+        name = super()._name(token)
+        if "\ufffd" not in name:
+            return name
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self._bytes(token))
