@@ -163,15 +163,17 @@ class SamplingParams:
         ),
     ] = 0.0
     top_k: Annotated[
-        int, Meta(ge=0, extra=_SHAPES, description="Keep the K most likely tokens, 0 for all.")
+        int,
+        Meta(ge=-1, extra=_SHAPES, description="Keep the K most likely tokens, 0 or -1 for all."),
     ] = 0
     top_p: Annotated[
         float,
         Meta(
-            gt=0,
+            ge=0,
             le=1,
             extra=_SHAPES,
-            description="Keep the most likely tokens that together have this probability.",
+            description="Keep the most likely tokens that together have this probability; 0 always "
+            "takes the most likely token.",
         ),
     ] = 1.0
     min_p: Annotated[
@@ -308,6 +310,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         check(self)
+        object.__setattr__(self, "top_k", max(0, self.top_k))
+        if self.top_p == 0:  # no token but the most likely one
+            object.__setattr__(self, "temperature", 0.0)
+            object.__setattr__(self, "top_p", 1.0)
         self._check_constraint()
         if self.time_limit_s is not None:  # a deadline that has passed: no time is left
             object.__setattr__(self, "time_limit_s", max(self.time_limit_s, 0))

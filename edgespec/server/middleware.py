@@ -75,6 +75,7 @@ class AccessMiddleware:
         """Check and pass on one request, or one WebSocket from its opening to its end."""
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
+        scope["path"] = _plain_path(scope["path"])
         request_log = self._request_log
         exchange = _Exchange(scope, send, keeps=bool(request_log and request_log.with_contents))
         try:
@@ -171,6 +172,11 @@ class AccessMiddleware:
             return message
 
         return limited
+
+
+def _plain_path(path: str) -> str:
+    """Return a path without the slashes that too many clients add, at its end or in pairs."""
+    return "/" + "/".join(filter(None, path.split("/")))
 
 
 class _Exchange:

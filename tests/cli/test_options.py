@@ -99,7 +99,7 @@ def test_a_draft_model_alone_and_its_limits(edgespec_cli):
         (("--logit-bias", "5=nan"), "VALUE is a number or -inf"),
         (("--logprobs", "3"), "--logprobs needs --json"),
         (("--temp", "-1"), "temperature must be between 0 and 100, got -1"),
-        (("--top-p", "2"), "top_p must be above 0 and at most 1"),
+        (("--top-p", "2"), "top_p must be between 0 and 1"),
         (("-n", "0"), "max_tokens must be at least 1, got 0"),
         (("-n", "five"), "'five' is not a valid integer"),
         (("-ctk", "q9"), "'q9' is not one of 'f32'"),

@@ -184,7 +184,7 @@ def test_thinking_and_formats():
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
         ({"max_completion_tokens": 1}, "max_completion_tokens", "unknown parameter"),
         ({"thread": {"type": "create"}}, "thread", "send the whole conversation"),
-        ({"mcp_servers": []}, "mcp_servers", "unknown parameter"),
+        ({"mcp_servers": [{}]}, "mcp_servers", "unknown parameter"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"assistant"'),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
          "messages[0].content[0]", "images are not supported"),

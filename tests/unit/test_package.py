@@ -55,7 +55,7 @@ def test_aliases_and_unknown_keys():
 
 @pytest.mark.parametrize("options", [
     {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")},
-    {"top_k": -1}, {"top_p": 0}, {"top_p": 2}, {"min_p": 1.1}, {"repetition_penalty": 0},
+    {"top_k": -2}, {"top_p": -0.1}, {"top_p": 2}, {"min_p": 1.1}, {"repetition_penalty": 0},
     {"seed": -1}, {"max_tokens": 0}, {"stop": [""]}, {"logprobs": 101},
     {"time_limit_s": float("nan")}, {"num_draft_tokens": -1}, {"temperature": "warm"},
 ])  # fmt: skip
@@ -81,6 +81,11 @@ def test_impossible_speculation(options):
 def test_impossible_engines(options):
     with pytest.raises(ConfigError):
         EngineConfig(**options)
+
+
+def test_values_that_turn_a_setting_off():
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0) == SamplingParams()
+    assert SamplingParams(temperature=0.7, top_p=0) == SamplingParams()
 
 
 def test_one_stop_string_may_be_bare():

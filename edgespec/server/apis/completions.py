@@ -32,7 +32,8 @@ class CompletionRequest(Generation, frozen=True, kw_only=True):
 
     prompt: Prompt
     logprobs: Annotated[
-        Top | None, about("Log-probabilities, and so many of the likeliest tokens beside each")
+        Top | bool | None,
+        about("Log-probabilities, and so many of the likeliest tokens beside each"),
     ] = None
     best_of: Annotated[Literal[1] | None, only("one answer a request")] = None
     echo: Annotated[bool | None, only("prompts are not repeated", enum=[False, None])] = None
@@ -48,7 +49,9 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     if given.echo:
         raise bad_value("echo", "echo must be false: prompts are not repeated")
     param, form = form_of(given)
-    if given.logprobs is not None:
+    if given.logprobs is True:
+        raise bad_value("logprobs", "logprobs must be a number: of so many tokens beside each")
+    if given.logprobs is not None and given.logprobs is not False:
         fields["logprobs"] = given.logprobs
     params = serving.params({"max_tokens": _TOKENS, **fields, **form})
     prompts = _prompts(given.prompt)
@@ -59,7 +62,7 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     envelope = envelope_of(given, serving, logprobs=params.logprobs is not None)
     return ParsedRequest(
         request=GenerationRequest(prompts=prompts, params=params),
-        writer=lambda prepared: TextWriter(envelope),
+        writer=lambda prepared: TextWriter(envelope, [*map(len, prepared.prompts)]),
         model=given.model,
         stream=bool(given.stream),
         form=param,

@@ -51,8 +51,8 @@ def ignored(senders: str) -> Meta:
 IGNORED = about("Accepted and ignored: it changes no text here")
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
 TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
-Length = Annotated[int, Meta(ge=1, le=_INT32)]
-StopText = Annotated[str, Meta(min_length=1)]
+Length = Annotated[int, Meta(ge=-1, le=_INT32)]
+"""A number of tokens; -1 is no limit."""
 Streamed = Annotated[bool | None, about("Server-sent events, a token at a time")]
 Top = Annotated[int, Meta(ge=0, le=20)]
 Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
@@ -63,6 +63,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,13 +123,13 @@ def _field(setting: Setting) -> tuple[str, Any, None]:
 
 _OTHERWISE: dict[str, tuple[Any, dict[str, Any]]] = {  # settings with a different form in JSON
     "logit_bias": (
-        dict[
-            Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100, le=100)]
-        ],
+        dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100, le=100)]]
+        | Annotated[list[Any], Meta(max_length=0)],  # llama.cpp's default
         {"extra": {"reason": "its keys are token ids"}},
     ),
     "seed": (int, {"extra_json_schema": SEEDS}),
-    "stop": (StopText | Annotated[list[StopText], Meta(max_length=16)], {}),
+    "max_tokens": (Length, {}),
+    "stop": (str | Annotated[list[str], Meta(max_length=16)], {}),
     "stop_token_ids": (Annotated[list[TokenId], Meta(max_length=64)], {}),
 }
 _OTHERWISE["repetition_detection"] = (
@@ -170,7 +171,11 @@ class Generation(Request, frozen=True, kw_only=True):
 
     stream: Streamed = None
     stream_options: Annotated[
-        StreamOptions | None, about("include_usage: a last chunk with the usage")
+        StreamOptions | None,
+        about(
+            "include_usage: a last chunk with the usage; continuous_usage_stats: the usage so far "
+            "in every chunk, as in vLLM's API"
+        ),
     ] = None
     return_tokens_as_token_ids: Annotated[
         bool | None, about("Log-probabilities name tokens as token_id:…")
@@ -205,8 +210,12 @@ def read(body: bytes, *kinds: type[R]) -> R:
 
 def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
     """Return a parsed body as one of the Structs `kinds`, chosen and checked as in `read`."""
-    given = {name: value for name, value in values.items() if value is not None}
     known = [name for kind in kinds for name in kind.__struct_fields__]
+    given = {
+        name: value
+        for name, value in values.items()
+        if value is not None and (name not in _DEFAULTS or not _is_default(name, value))
+    }
     if unknown := given.keys() - known:  # subtracting 40 names from 150,000 fields: 0.2 s
         raise _unknown(next(name for name in given if name in unknown), known)
     by_field = {_required(kind): kind for kind in kinds}
@@ -220,6 +229,35 @@ def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
         return checked(given, by_field[present[0]])
     except Mismatch as mismatch:
         raise _refused(mismatch) from None
+
+
+_DEFAULTS: dict[str, Any] = {  # fields of other servers, with the value that asks for nothing
+    "add_generation_prompt": True,
+    "betas": [],
+    "continue_final_message": False,
+    "dry_multiplier": 0,
+    "dynatemp_range": 0,
+    "length_penalty": 1,
+    "mcp_servers": [],
+    "min_keep": 0,
+    "min_tokens": 0,
+    "mirostat": 0,
+    "n_keep": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "tfs_z": 1,
+    "top_a": 0,
+    "top_n_sigma": -1,
+    "typical_p": 1,
+    "use_beam_search": False,
+    "xtc_probability": 0,
+}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    return bool(
+        isinstance(value, bool) == isinstance(_DEFAULTS[name], bool) and value == _DEFAULTS[name]
+    )
 
 
 def parsed(body: bytes) -> dict[str, Any]:

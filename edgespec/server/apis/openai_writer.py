@@ -24,7 +24,8 @@ class Envelope:
     """The fields of a response other than its answers, and the options for writing it.
 
     logprobs: report log-probabilities. ids_for_tokens: name tokens in log-probabilities as
-    token_id:…. with_usage: end a stream with a chunk that has the token counts.
+    token_id:…. with_usage: end a stream with a chunk that has the token counts. with_all_usage:
+    give the counts so far in every chunk.
     """
 
     model: str
@@ -33,6 +34,7 @@ class Envelope:
     logprobs: bool = False
     ids_for_tokens: bool = False
     with_usage: bool = False
+    with_all_usage: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -41,15 +43,18 @@ def envelope_of(given: Generation, serving: ServedModel, *, logprobs: bool) -> E
     """Return the envelope of the response to a request. Raises ApiError for stream_options
     without stream: true.
     """
-    if given.stream_options is not None and not given.stream:
-        raise bad_value("stream_options", "stream_options needs stream: true beside it")
+    options = given.stream_options
+    with_usage = bool(options and options.include_usage)
+    if with_usage and not given.stream:
+        raise bad_value("stream_options", "include_usage needs stream: true beside it")
     return Envelope(
         model=serving.model,
         tokenizer=serving.tokenizer,
         fingerprint=serving.fingerprint,
         logprobs=logprobs,
         ids_for_tokens=bool(given.return_tokens_as_token_ids),
-        with_usage=bool(given.stream_options and given.stream_options.include_usage),
+        with_usage=with_usage,
+        with_all_usage=with_usage and bool(options and options.continuous_usage_stats),
     )
 
 
@@ -75,23 +80,28 @@ class Offsets:
 class CompletionsWriter(Writer):
     """Base class of the writers of chat and text completions.
 
-    A stream has a chunk for each part of an event, and [DONE] at the end.
+    A stream has a chunk for each part of an event, and [DONE] at the end. n_prompt_tokens: the
+    number of tokens of each prompt.
     """
 
     prefix = kind = chunk_kind = ""
 
-    def __init__(self, envelope: Envelope) -> None:
+    def __init__(self, envelope: Envelope, n_prompt_tokens: Sequence[int] = ()) -> None:
         self._envelope = envelope
         self._offsets = Offsets(envelope.tokenizer)
+        self._n_prompt_tokens = n_prompt_tokens
+        self._n_answers = self._n_emitted = 0
 
     def begin(self, index: int) -> Iterable[str]:
         """Return the chunk that opens an answer, if this kind of response has one."""
         self._offsets = Offsets(self._envelope.tokenizer)
+        self._n_answers = index + 1
         opening = self._opening()
         return [self._chunk({"index": index, **opening})] if opening else []
 
     def part(self, index: int, event: Event) -> Iterable[str]:
         """Return a chunk for each part of an event; the first has the log-probabilities."""
+        self._n_emitted += event.token is not None
         logprobs = self._event_logprobs(event)
         parts = self._parts(event)
         if logprobs is not None and not parts:
@@ -157,8 +167,11 @@ class CompletionsWriter(Writer):
         raise NotImplementedError
 
     def _chunk(self, choice: Mapping[str, Any], **more: Any) -> str:
-        no_usage = {"usage": None} if self._envelope.with_usage else {}
-        return data_event(self._response([choice], self.chunk_kind) | more | no_usage)
+        usage: dict[str, Any] = {"usage": None} if self._envelope.with_usage else {}
+        if self._envelope.with_all_usage:
+            n_prompt = sum(self._n_prompt_tokens[: self._n_answers])
+            usage["usage"] = _counts(n_prompt, self._n_emitted)
+        return data_event(self._response([choice], self.chunk_kind) | more | usage)
 
     def _response(self, choices: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]:
         """Return a response, or a chunk of one, with these choices."""
@@ -184,10 +197,7 @@ class CompletionsWriter(Writer):
         counted = stats_of(answers)
         prompt = sum(s.num_prompt_tokens for s in counted)
         emitted = sum(s.num_emitted_tokens for s in counted)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": emitted,
-            "total_tokens": prompt + emitted,
+        return _counts(prompt, emitted) | {
             "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
             "completion_tokens_details": {
                 f"{what}_prediction_tokens": sum(
@@ -221,6 +231,14 @@ class CompletionsWriter(Writer):
     def _bytes(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text, or its name if it adds none."""
         return self._envelope.tokenizer.piece(token) or self._envelope.tokenizer.token_text(token)
+
+
+def _counts(n_prompt: int, n_emitted: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_emitted,
+        "total_tokens": n_prompt + n_emitted,
+    }
 
 
 def shown(logprob: float) -> float:

@@ -7,7 +7,7 @@ that the server was started with, or else to the model's own (OpenAI: 1). A chat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,9 +36,17 @@ def given_of(request: Any) -> dict[str, Any]:
     named = ((name, getattr(request, name, None)) for name in _NAMES)
     given = {name: value for name, value in named if value is not None}
     if "seed" in given:
-        given["seed"] = _seed(given["seed"])
+        given["seed"] = _seed(given["seed"])  # -1: a random one, as in llama.cpp
+    if "max_tokens" in given:
+        given["max_tokens"] = length_of("max_tokens", given["max_tokens"])
+    if given.get("grammar") == "":  # llama.cpp's default
+        del given["grammar"]
+    if "stop" in given:
+        given["stop"] = stops_of(given["stop"])
     if "logit_bias" in given:
-        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
+        given["logit_bias"] = {
+            int(token): bias for token, bias in dict(given["logit_bias"]).items()
+        }
     if "repetition_detection" in given:
         rule = msgspec.structs.asdict(given["repetition_detection"])
         given["repetition_detection"] = {k: v for k, v in rule.items() if v is not None}
@@ -54,10 +62,10 @@ def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Ma
     forms = list(others)
     if request.json_schema is not None:
         forms.append(("json_schema", "schema", request.json_schema))
-    if request.grammar is not None:
+    if request.grammar:
         forms.append(("grammar", "grammar", request.grammar))
     if given := request.structured_outputs:
-        said = [name for name in _STRUCTURED if getattr(given, name) is not None]
+        said = [name for name in _STRUCTURED if getattr(given, name) not in (None, "")]
         forms += [
             (f"structured_outputs.{name}", _STRUCTURED[name], getattr(given, name)) for name in said
         ]
@@ -69,7 +77,23 @@ def form_of(request: Generation, *others: tuple[str, str, Any]) -> tuple[str, Ma
     return (forms[0][0], {forms[0][1]: forms[0][2], **fields}) if forms else ("", fields)
 
 
-def _seed(seed: int) -> int:
+def length_of(param: str, n: int) -> int | None:
+    """Return the largest number of tokens of an answer, None for -1, which is no limit, as in
+    llama.cpp. Raises ApiError for 0.
+    """
+    if n == 0:
+        raise bad_value(param, f"{param} must be at least 1, or -1 for no limit")
+    return None if n < 0 else n
+
+
+def stops_of(given: str | Sequence[str]) -> list[str]:
+    """Return the stop strings that a request gives, without empty ones, which some clients send."""
+    return [stop for stop in ([given] if isinstance(given, str) else given) if stop]
+
+
+def _seed(seed: int) -> int | None:
+    if seed == -1:
+        return None
     low, high = SEEDS.values()
     if not low <= seed <= high:
         raise bad_value("seed", f"seed must be at least {low} and at most {high}")

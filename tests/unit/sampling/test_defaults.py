@@ -52,7 +52,7 @@ def test_defaults_are_replaced_for_an_engine():
     greedy = MODELS.replaced({"temperature": 0})
     assert greedy.params({}) == SamplingParams()
     assert greedy.params({"temperature": 1.0}) == SamplingParams(1.0)
-    for wrong in ({"max_tokens": 5}, {"warmth": 1}, [("top_k", 5)], {"top_k": -1}):
+    for wrong in ({"max_tokens": 5}, {"warmth": 1}, [("top_k", 5)], {"top_k": -2}):
         with pytest.raises(ConfigError, match=r"sampling|top_k"):
             MODELS.replaced(wrong)
 

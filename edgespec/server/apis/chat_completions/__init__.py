@@ -9,7 +9,7 @@ from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
 from ..fields import missing, read
 from ..openai_writer import envelope_of
-from ..sampling import form_of, given_of
+from ..sampling import form_of, given_of, length_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     AllowedChoice,
@@ -48,7 +48,9 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
             parse_special=bool(given.parse_special),
             continues=given.continue_final_message,
         ),
-        writer=lambda prepared: ChatWriter(envelope, has_parts=prepared.reader is not None),
+        writer=lambda prepared: ChatWriter(
+            envelope, [*map(len, prepared.prompts)], has_parts=prepared.reader is not None
+        ),
         model=given.model,
         stream=bool(given.stream),
         form=param,
@@ -112,7 +114,8 @@ def _length(request: ChatRequest, fields: dict[str, Any]) -> dict[str, Any]:
             "max_completion_tokens",
             "max_tokens and max_completion_tokens are one thing; give one",
         )
-    return {"max_tokens": request.max_completion_tokens}
+    name = "max_completion_tokens"
+    return {"max_tokens": length_of(name, request.max_completion_tokens)}
 
 
 def _logprobs(request: ChatRequest) -> dict[str, Any]:

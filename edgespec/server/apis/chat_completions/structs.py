@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from ....chat.history import call_of, regular
 from ....chat.messages import Message as ChatMessage
@@ -121,6 +121,9 @@ class Function(Struct, frozen=True, forbid_unknown_fields=True):
         bool | None,
         about("true: a schema that cannot be followed in all is refused (default: false)"),
     ] = None
+    returns: Annotated[
+        Any, about("Accepted and ignored: the schema of its result, as transformers writes it")
+    ] = field(name="return", default=None)
 
 
 class Tool(Struct, frozen=True):
@@ -215,7 +218,7 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
         bool | None, about("Whether an answer may hold several calls (default: true)")
     ] = None
     functions: Annotated[Empty | None, _NO_FUNCTIONS] = None
-    function_call: Annotated[Literal["none"] | None, _NO_FUNCTIONS] = None
+    function_call: Annotated[Literal["none", "auto"] | None, _NO_FUNCTIONS] = None
     chat_template_kwargs: Annotated[dict[str, Any] | None, VARIABLES] = None
     reasoning_effort: Annotated[
         Effort | None, about("For templates that have this variable; none: no reasoning")

@@ -15,8 +15,10 @@ class ChatWriter(CompletionsWriter):
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, envelope: Envelope, *, has_parts: bool) -> None:
-        super().__init__(envelope)
+    def __init__(
+        self, envelope: Envelope, n_prompt_tokens: Sequence[int] = (), *, has_parts: bool
+    ) -> None:
+        super().__init__(envelope, n_prompt_tokens)
         self._has_parts = has_parts
 
     def _opening(self) -> Mapping[str, Any]:

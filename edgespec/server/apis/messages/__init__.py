@@ -12,7 +12,7 @@ from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
 from ..fields import TOO_DEEP, is_shallow, missing, read
-from ..sampling import given_of
+from ..sampling import given_of, stops_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     STATELESS,
@@ -54,7 +54,8 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
     answers = isinstance(given, MessagesRequest)
     if isinstance(given, MessagesRequest):
         named |= given_of(given)
-        named |= {"stop": given.stop_sequences} if given.stop_sequences is not None else {}
+        if given.stop_sequences is not None:
+            named["stop"] = stops_of(given.stop_sequences)
     disabled = thinking is not None and thinking.type == "disabled"
     options = tools.options(
         _choice(given),

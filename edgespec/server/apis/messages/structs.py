@@ -14,7 +14,6 @@ from ..fields import (
     IGNORED,
     Length,
     Request,
-    StopText,
     Streamed,
     ToolName,
     about,
@@ -164,7 +163,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
 
     max_tokens: Annotated[Length, about("Most tokens of the answer")]
     stop_sequences: Annotated[
-        Annotated[list[StopText], Meta(max_length=16)] | None,
+        Annotated[list[str], Meta(max_length=16)] | None,
         about("Texts that end the answer and are not part of it"),
     ] = None
     stream: Streamed = None

@@ -9,7 +9,7 @@ from ....chat.messages import Message
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ..fields import check, missing, parsed
-from ..sampling import given_of
+from ..sampling import given_of, length_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
     AllowedFunctions,
@@ -33,8 +33,11 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     values = prepared(parsed(body))
     given = check(values, ResponsesRequest)
     tools = Tools(_functions(given.tools))
-    renamed = {"max_tokens": given.max_output_tokens, "schema": _schema(given.text)}
-    renamed = {name: value for name, value in renamed.items() if value is not None}
+    schema, renamed = _schema(given.text), dict[str, Any]()
+    if schema is not None:
+        renamed["schema"] = schema
+    if given.max_output_tokens is not None:
+        renamed["max_tokens"] = length_of("max_output_tokens", given.max_output_tokens)
     params = serving.params(given_of(given) | renamed)
     effort = given.reasoning.effort if given.reasoning else None
     options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
