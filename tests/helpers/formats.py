@@ -130,6 +130,7 @@ CONTROL = (
     "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]",
     "[CALL_ID]", "[THINK]", "[/THINK]", "<|calls|>", "<|call|>", "<|args|>", "<|call_end|>",
     "<|calls_end|>", "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|return|>",
+    '<|"|>', "<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>",
 )  # fmt: skip
 _WORDS = (
     "<tool_call>",

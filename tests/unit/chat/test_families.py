@@ -71,6 +71,18 @@ ANSWERS += [
     ),
     ("lfm_2", "Just [f(x)] text.", "Just [f(x)] text.", "", []),
 ]  # fmt: skip
+GEMMA = "google-gemma-4-31B-it"
+THOUGHT = "<|channel>thought\nUser says hi.\n<channel|>"
+ANSWERS += [
+    (GEMMA, "Hello!", "Hello!", "", []),
+    (GEMMA, '<|tool_call>call:get{city:<|"|>Rome<|"|>}<tool_call|>', "", "", [ROME]),
+    (
+        GEMMA,
+        """So.<|tool_call>call:get_all{all:true,city:<|"|>Rom 'a' "b" é<|"|>,days:-3,"""
+        """more:{a:[<|"|>x<|"|>,null]}}<tool_call|><|tool_call>call:now{}<tool_call|>""",
+        "So.", "", [MANY, ("now", {})],
+    ),
+]  # fmt: skip
 READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
     (
         GPT_OSS,
@@ -92,6 +104,12 @@ READ_ONLY = [  # what grammars do not allow, but models write where there is no 
         "<|tool_call_start|>[get(Rome)]<|tool_call_end|>",
         "<|tool_call_start|>[get(Rome)]<|tool_call_end|>", "", [],
     ),
+    (
+        GEMMA,
+        '<|tool_call>call:get{ city: <|"|>Rome<|"|> }<tool_call|>Then.',
+        "Then.", "", [ROME],
+    ),
+    (GEMMA, "<|tool_call>call:get{Rome}", "<|tool_call>call:get{Rome}", "", []),
     (GPT_OSS, "no marker at all", "no marker at all", "", []),
     (
         GPT_OSS,
@@ -183,3 +201,22 @@ def test_gpt_oss_gets_its_analysis_only_between_a_call_and_its_result():
     assert "It is." not in later
     both = called(content="I look.", reasoning_content="Look at Rome.")
     assert "Look at Rome.\n\nI look.<|end|>" in prompt(GPT_OSS, options, [both, RESULT])
+
+
+def test_gemma_4_thinks_if_it_is_asked_to():
+    for variables, answer, expected in (
+        ({"enable_thinking": True}, f"{THOUGHT}Hello!", ("Hello!", "User says hi.\n", [])),
+        ({}, "Hello!", ("Hello!", "", [])),
+    ):
+        options = AnswerOptions(template_kwargs=variables)
+        asked = prompt(GEMMA, options)
+        for pieces in cuts(answer):
+            content, reasoning, calls = read(GEMMA, options, asked, pieces)
+            assert (content, reasoning.strip(), calls) == (expected[0], expected[1].strip(), [])
+
+
+@pytest.mark.parametrize(("name", "call"), [(GEMMA, '<|tool_call>call:get{city:<|"|>Rome<|"|>}')])
+def test_the_prompt_of_the_next_turn_holds_the_call_as_it_was_written(name, call):
+    options = AnswerOptions(TOOLS)
+    later = prompt(name, options, [called(), RESULT])
+    assert later.index(call) < later.index("sunny")
