@@ -77,9 +77,13 @@ class ConversationEncoder:
             form.check(options)
             told = form.variables(options)
             variables = {name: self.mark(value) for name, value in told.items()}
+        marked = [self._marked(message, tools) for message in messages]
+        if tools and options and options.tools:
+            told = [self.mark(tool.to_dict()) for tool in options.tools]
+            marked = tools.instructed(marked, told)
         return templates.render(
             self._template,
-            [self._marked(message, tools) for message in messages],
+            marked,
             self._tokenizer.special(),
             add_generation_prompt=add_generation_prompt,
             variables=variables,

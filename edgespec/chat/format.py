@@ -128,7 +128,8 @@ class AnswerFormat:
         if options.reasoning_budget == 0 and switch and switch[0] not in variables:
             variables[switch[0]] = switch[1]
         if options.tools:
-            variables["tools"] = [tool.to_dict() for tool in options.tools]
+            tools = [tool.to_dict() for tool in options.tools]
+            variables |= self.tools.variables(tools) if self.tools else {"tools": tools}
         return variables
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -78,6 +78,11 @@ class Probe:
         except TemplateError:
             return None
 
+    @property
+    def ignores_tools(self) -> bool:
+        """True if the template writes the same prompt with tools as without."""
+        return self.text(generation=True) == self.text(generation=True, tools=TOOLS)
+
     def answered(self, answer: Mapping[str, Any], **variables: Any) -> str | None:
         """Return the text that a template writes after the generation prompt for an answer.
 

@@ -35,12 +35,14 @@ EXAMPLES = {  # a template for each form that is not learned: a published one, o
     "gpt_oss": of_file("openai-gpt-oss-120b"),
     "granite_3": of_file("ibm-granite-granite-3.3-2B-Instruct"),
     "lfm_2": OWN["lfm_2"],
+    "smollm_3": of_file("HuggingFaceTB-SmolLM3-3B"),
 }
 MODELS = {  # with what the names of published templates of these forms begin
     "gemma_4": "google-gemma-4",
     "gpt_oss": "openai-gpt-oss",
     "granite_3": "ibm-granite-granite-3",
     "lfm_2": "LFM2",
+    "smollm_3": "HuggingFaceTB-SmolLM3",
 }
 FORMS = TEMPLATES | EXAMPLES
 SCHEMA = {

@@ -117,7 +117,17 @@ TEMPLATES = {
     ),
 }
 
-OWN = {  # in the form of models whose templates may not be copied
+_SMOLLM_3 = """\
+<|system|>You are a helpful AI assistant named SmolLM, trained by Hugging Face.
+{%- if TOOLS -%}### Tools
+{% for tool in TOOLS[:] %}{{ tool | string }}
+{% endfor %}{%- endif -%}<|end|>
+{%- for m in messages -%}<|{{ m.role }}|>{{ m.content }}<|end|>{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
+"""
+OWN = {  # in the form of models whose templates may not be copied, or are not published alone
+    "smollm_3 xml_tools": _SMOLLM_3.replace("TOOLS", "xml_tools"),
+    "smollm_3 tools": _SMOLLM_3.replace("TOOLS", "tools"),
     "lfm_2": """\
 {%- if tools -%}<|system|>List of tools: <|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>
 <|end|>{%- endif -%}

@@ -86,8 +86,19 @@ class CallForm:
         return not TAG.match(self.prefix)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message as the template takes it. arguments of calls are as it wants them."""
+        """Return a message as the template takes it. Arguments of calls are as it wants them."""
         return message
+
+    def variables(self, tools: Sequence[Any]) -> dict[str, Any]:
+        """Return the variables in which the template takes tools."""
+        return {"tools": tools}
+
+    def instructed(self, messages: list[dict[str, Any]], tools: Sequence[Any]) -> list[Any]:
+        """Return messages that tell the model its tools, for a template that ignores tools.
+
+        The tools are in OpenAI's form.
+        """
+        return messages
 
     def write(self, calls: Sequence[Mapping[str, Any]]) -> str:
         """Return the text that the model writes for these calls, which are given as in messages."""
@@ -107,3 +118,25 @@ class CallForm:
         yield from (self.closing, self.begin, self.between, self.end)
         yield from (text for head in self.heads for text in head)
         yield from self.arguments.texts()
+
+
+def with_instructions(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Return messages with a text at the end of the system message, which is added if need be."""
+    first = messages[0] if messages else {}
+    if first.get("role") not in ("system", "developer"):
+        return [{"role": "system", "content": text}, *messages]
+    content = first.get("content") or ""
+    part = {"type": "text", "text": f"\n\n{text}"}
+    joined = f"{content}\n\n{text}" if isinstance(content, str) else [*content, part]
+    return [{**first, "content": joined}, *messages[1:]]
+
+
+def with_one_text(message: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a message with its content after its reasoning, if it has a call.
+
+    It is for templates that write only one text before a call. key: the field with the reasoning.
+    """
+    content, thought = message.get("content"), message.get(key)
+    if not message.get("tool_calls") or not content or not isinstance(content, str):
+        return message
+    return {**message, "content": "", key: f"{thought}\n\n{content}" if thought else content}

@@ -13,7 +13,7 @@ from typing import Any
 from ..markers import ContentMarkers, ReasoningMarkers
 from ..probes import Probe
 from . import register
-from .base import CallForm
+from .base import CallForm, with_one_text
 
 _CHANNEL, _MESSAGE = "<|channel|>", "<|message|>"
 _KINDS = (" <|constrain|>json", " json", "")  # how arguments are announced
@@ -30,12 +30,7 @@ class Harmony(CallForm):
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message as the template takes it: one with a call has a single text."""
-        if not message.get("tool_calls"):
-            return message
-        content, thought = message.get("content"), message.get("thinking")
-        if content and thought and isinstance(content, str):
-            return {**message, "content": "", "thinking": f"{thought}\n\n{content}"}
-        return message
+        return with_one_text(message, "thinking")
 
 
 @register("gpt_oss", "gpt-oss's messages in channels (harmony)")

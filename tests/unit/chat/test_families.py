@@ -83,6 +83,12 @@ ANSWERS += [
         "So.", "", [MANY, ("now", {})],
     ),
 ]  # fmt: skip
+SMOLLM = "HuggingFaceTB-SmolLM3-3B"
+SMOL_CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Rome"}}\n</tool_call>'
+ANSWERS += [
+    (SMOLLM, "<think>\nUser says hi.\n</think>\n\nHello!", "Hello!", "User says hi.", []),
+    (SMOLLM, f"<think>\nHm.\n</think>\n\n{SMOL_CALL}", "", "Hm.", [ROME]),
+]
 READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
     (
         GPT_OSS,
@@ -220,3 +226,15 @@ def test_the_prompt_of_the_next_turn_holds_the_call_as_it_was_written(name, call
     options = AnswerOptions(TOOLS)
     later = prompt(name, options, [called(), RESULT])
     assert later.index(call) < later.index("sunny")
+
+
+def test_smollm_3_is_told_its_tools_whatever_its_template_takes():
+    options = AnswerOptions(TOOLS)
+    asked = prompt(SMOLLM, options)
+    assert asked.index("</tools>") < asked.index("Well?")
+    assert asked.count('"name": "get_all"') == 1
+    for key in ("xml_tools", "tools"):
+        name = f"smollm_3 {key}"
+        assert AnswerFormat.of(source(name), SPECIAL).tools
+        asked = prompt(name, options)
+        assert (asked.count("get_all"), asked.count("### Tools")) == (1, 1)
