@@ -31,6 +31,8 @@ def of_file(name):
 
 
 EXAMPLES = {  # a template for each form that is not learned: a published one, or one written here
+    "deepseek_3": of_file("deepseek-ai-DeepSeek-V3.1"),
+    "deepseek_dsml": of_file("deepseek-ai-DeepSeek-V4"),
     "gemma_4": of_file("google-gemma-4-31B-it"),
     "gpt_oss": of_file("openai-gpt-oss-120b"),
     "granite_3": of_file("ibm-granite-granite-3.3-2B-Instruct"),
@@ -38,6 +40,8 @@ EXAMPLES = {  # a template for each form that is not learned: a published one, o
     "smollm_3": of_file("HuggingFaceTB-SmolLM3-3B"),
 }
 MODELS = {  # with what the names of published templates of these forms begin
+    "deepseek_3": "deepseek-ai-DeepSeek-V3.1",
+    "deepseek_dsml": ("deepseek-ai-DeepSeek-V3.2", "deepseek-ai-DeepSeek-V4"),
     "gemma_4": "google-gemma-4",
     "gpt_oss": "openai-gpt-oss",
     "granite_3": "ibm-granite-granite-3",
@@ -52,6 +56,7 @@ SCHEMA = {
         "n": {"type": "integer"},
         "unit": {"enum": ["c", "f"]},
         "more": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+        "free": {"type": "string"},
     },
     "required": ["text", "unit"],
     "additionalProperties": False,
@@ -118,7 +123,7 @@ def test_every_call_that_the_grammar_generates_is_read(name):
     n_read = 0
     for _ in range(25):
         matcher, ids, begun = made.matcher(), [], []
-        while len(ids) < 300 and not matcher.has_ended:
+        while len(ids) < 600 and not matcher.has_ended:
             allowed = np.flatnonzero(matcher.mask())
             if not begun and rng.random() < 0.3:
                 begun = tokenizer.encode(rng.choice(markers))

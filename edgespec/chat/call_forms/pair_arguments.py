@@ -26,16 +26,22 @@ class Pairs(Arguments):
     """Arguments in the form `opening` KEY `middle` VALUE `closing`, one after the other.
 
     Their order is that of the schema. Texts are written without quotes, also where a schema lists
-    the allowed values; other values are written as JSON.
+    the allowed values; other values are written as JSON. text_middle: the text in place of `middle`
+    before a value that is a text, if it differs.
     """
 
     opening: str
     middle: str
     closing: str
+    text_middle: str = ""
 
     def texts(self) -> Iterator[str]:
         """Yield the markers around keys and values."""
-        yield from (self.opening, self.middle, self.closing)
+        yield from (self.opening, self.middle, self.closing, self.text_middle)
+
+    def _between(self, is_text: bool) -> str:
+        """Return the text between a key and its value."""
+        return self.text_middle if is_text and self.text_middle else self.middle
 
     def begins(self, closing: str) -> tuple[str, ...]:
         """Return the marker that opens an argument, and the end of a call without arguments."""
@@ -73,9 +79,9 @@ class Pairs(Arguments):
             following = f" ({' | '.join([*others, end] if can_end else others)})"
             if self._is_looked_ahead(grammar, tool, key, ends):
                 value = self._text(grammar, ends, more, can_end)
+                pair = f"{grammar.text(key + self._between(is_text=True))} {value}"
             else:
-                value = self._value(grammar, f"value_{name}", tool, key, ends) + following
-            pair = f"{grammar.text(key + self.middle)} {value}"
+                pair = self._pair(grammar, f"value_{name}", tool, key, ends) + following
             is_required = argument_schemas.is_required(tool, key)
             alternatives = pair if is_required or not more else f"{pair} | {more}"
             more = grammar.rule(f"pair_{name}", alternatives)
@@ -94,19 +100,26 @@ class Pairs(Arguments):
         is_free = self._lengths(tool, key, False) == (0, None)
         return is_free and bool(ends[0]) and not grammar.has_control(*self.texts(), *ends)
 
-    def _value(
+    def _pair(
         self, grammar: AnswerGrammar, name: str, tool: Tool, key: str, ends: Sequence[str]
     ) -> str:
-        """Return the grammar of the value of an argument and of the marker that closes it."""
+        """Return the grammar of an argument from its key to the marker that closes it."""
         choices = argument_schemas.choices_of(tool, key)
         if choices:
-            return f"({' | '.join(grammar.text(choice + self.closing) for choice in choices)})"
-        if not argument_schemas.is_text(tool, key):
-            return f"%json {json.dumps(self._schema(tool, key))} {grammar.text(self.closing)}"
+            written = (
+                grammar.text(key + self._between(isinstance(value, str)) + text + self.closing)
+                for text, value in choices.items()
+            )
+            return f"({' | '.join(written)})"
+        is_text = argument_schemas.is_text(tool, key)
+        begun = grammar.text(key + self._between(is_text))
+        if not is_text:
+            schema = json.dumps(self._schema(tool, key))
+            return f"{begun} %json {schema} {grammar.text(self.closing)}"
         is_control = grammar.has_control(self.closing)
         lengths = self._lengths(tool, key, is_control)
         excluded = [] if is_control else [self._ended(self.follows(ends))]
-        return grammar.until(self.closing, name, excluded, lengths)
+        return f"{begun} {grammar.until(self.closing, name, excluded, lengths)}"
 
     def _ended(self, tags: Sequence[str]) -> str:
         """Return an expression for texts in which a value ends before one of these tags."""
@@ -157,14 +170,12 @@ class Pairs(Arguments):
         """Return the arguments one after the other. Text is returned unchanged."""
         if isinstance(arguments, str):
             return arguments
-        values = {
-            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            for key, value in arguments.items()
-        }
-        return "".join(
-            f"{self.opening}{key}{self.middle}{value}{self.closing}"
-            for key, value in values.items()
-        )
+        written = []
+        for key, value in arguments.items():
+            is_text = isinstance(value, str)
+            text = value if is_text else json.dumps(value, ensure_ascii=False)
+            written.append(f"{self.opening}{key}{self._between(is_text)}{text}{self.closing}")
+        return "".join(written)
 
     def reader(self, tool: Tool, ends: Sequence[str]) -> ArgumentsReader:
         """Return a reader for arguments that are written one after the other."""
@@ -182,7 +193,8 @@ class PairReader(ArgumentsReader):
         self._tool = tool
         self._pairs = pairs
         self._follows = [f" {tag}" for tag in pairs.follows(ends)]
-        self._middle = _with_optional_blanks(pairs.middle)
+        middles = filter(None, (pairs.text_middle, pairs.middle))
+        self._middle = re.compile("|".join(f"({_with_optional_blanks(each)})" for each in middles))
         self._value = ""  # the part of a value that is read so far, if it is returned as a whole
         self._held = ""
         self._new = ""  # JSON that is not returned yet
@@ -225,7 +237,11 @@ class PairReader(ArgumentsReader):
         self._value = ""
         self._choices = argument_schemas.choices_of(self._tool, key)
         self._step = self._in_choice if self._choices else self._in_value
-        if argument_schemas.is_text(self._tool, key):
+        is_text = argument_schemas.is_text(self._tool, key)
+        if self._pairs.text_middle:  # the model says it
+            is_text = match.lastindex == 1
+            self._step = self._in_value
+        if is_text:
             self._new += '"'
             self._step = self._in_text
         return True
@@ -302,9 +318,9 @@ def _begun(blanks: str, text: str) -> int:
     return next((n for n in range(len(blanks), 0, -1) if text.endswith(blanks[:n])), 0)
 
 
-def _with_optional_blanks(marker: str) -> re.Pattern[str]:
+def _with_optional_blanks(marker: str) -> str:
     """Return a pattern for a marker. Its inner blanks may be others, those at its end missing."""
     whole = marker.rstrip(BLANKS)
     words = r"[ \t\n]*".join(map(re.escape, re.split(r"[ \t\n]+", whole)))
     end = "".join(f"{re.escape(blank)}?" for blank in marker[len(whole) :])
-    return re.compile(words + end)
+    return words + end

@@ -89,6 +89,39 @@ ANSWERS += [
     (SMOLLM, "<think>\nUser says hi.\n</think>\n\nHello!", "Hello!", "User says hi.", []),
     (SMOLLM, f"<think>\nHm.\n</think>\n\n{SMOL_CALL}", "", "Hm.", [ROME]),
 ]
+V31, V32, V4 = (f"deepseek-ai-DeepSeek-{version}" for version in ("V3.1", "V3.2", "V4"))
+V31_CALL = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>"
+    '{"city": "Rome"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+)
+
+
+def dsml(block):
+    return (
+        f'<｜DSML｜{block}>\n<｜DSML｜invoke name="get">\n'
+        '<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{block}>"
+    )
+
+
+def dsml_of_many(block):
+    return (
+        f'<｜DSML｜{block}>\n<｜DSML｜invoke name="get_all">\n'
+        """<｜DSML｜parameter name="city" string="true">Rom 'a' "b" é</｜DSML｜parameter>\n"""
+        '<｜DSML｜parameter name="days" string="false">-3</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="more" string="false">{"a": ["x", null]}</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="all" string="false">true</｜DSML｜parameter>\n'
+        f"</｜DSML｜invoke>\n</｜DSML｜{block}>"
+    )
+
+
+ANSWERS += [
+    (V31, f"I look.{V31_CALL}", "I look.", "", [ROME]),
+    (V32, f"I look.\n\n{dsml('function_calls')}", "I look.", "", [ROME]),
+    (V32, dsml_of_many("function_calls"), "", "", [MANY]),
+    (V4, f"I look.\n\n{dsml('tool_calls')}", "I look.", "", [ROME]),
+    (V4, dsml_of_many("tool_calls"), "", "", [MANY]),
+]
 READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
     (
         GPT_OSS,
@@ -221,7 +254,15 @@ def test_gemma_4_thinks_if_it_is_asked_to():
             assert (content, reasoning.strip(), calls) == (expected[0], expected[1].strip(), [])
 
 
-@pytest.mark.parametrize(("name", "call"), [(GEMMA, '<|tool_call>call:get{city:<|"|>Rome<|"|>}')])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        (GEMMA, '<|tool_call>call:get{city:<|"|>Rome<|"|>}'),
+        (V31, V31_CALL),
+        (V32, dsml("function_calls")),
+        (V4, dsml("tool_calls")),
+    ],
+)
 def test_the_prompt_of_the_next_turn_holds_the_call_as_it_was_written(name, call):
     options = AnswerOptions(TOOLS)
     later = prompt(name, options, [called(), RESULT])
@@ -238,3 +279,11 @@ def test_smollm_3_is_told_its_tools_whatever_its_template_takes():
         assert AnswerFormat.of(source(name), SPECIAL).tools
         asked = prompt(name, options)
         assert (asked.count("get_all"), asked.count("### Tools")) == (1, 1)
+
+
+def test_deepseek_3_1_is_told_its_tools_and_thinks_if_it_is_asked_to():
+    options = AnswerOptions(TOOLS, template_kwargs={"thinking": True})
+    asked = prompt(V31, options)
+    assert asked.index("### get_all\nDescription: Get all.") < asked.index("<｜User｜>")
+    assert asked.endswith("<think>")
+    assert read(V31, options, asked, f"Hm.</think>{V31_CALL}") == ("", "Hm.", [ROME])
