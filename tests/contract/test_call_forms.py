@@ -31,6 +31,7 @@ def of_file(name):
 
 
 EXAMPLES = {  # a template for each form that is not learned: a published one, or one written here
+    "command_r7b": OWN["command_r7b"],
     "deepseek_3": of_file("deepseek-ai-DeepSeek-V3.1"),
     "deepseek_dsml": of_file("deepseek-ai-DeepSeek-V4"),
     "gemma_4": of_file("google-gemma-4-31B-it"),
@@ -40,6 +41,7 @@ EXAMPLES = {  # a template for each form that is not learned: a published one, o
     "smollm_3": of_file("HuggingFaceTB-SmolLM3-3B"),
 }
 MODELS = {  # with what the names of published templates of these forms begin
+    "command_r7b": ("CohereForAI-c4ai-command-r7b", "Cohere2"),
     "deepseek_3": "deepseek-ai-DeepSeek-V3.1",
     "deepseek_dsml": ("deepseek-ai-DeepSeek-V3.2", "deepseek-ai-DeepSeek-V4"),
     "gemma_4": "google-gemma-4",

@@ -125,7 +125,27 @@ _SMOLLM_3 = """\
 {%- for m in messages -%}<|{{ m.role }}|>{{ m.content }}<|end|>{%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
 """
+_COMMAND_R7B = """\
+{%- set n = namespace(call=0) -%}
+{%- if tools -%}<|system|>{{ tools | tojson }}<|end|>{%- endif -%}
+{%- for m in messages -%}
+{%- if m.tool_calls -%}<|assistant|><|START_THINKING|>{{ m.reasoning_content }}<|END_THINKING|>
+{{- '<|START_ACTION|>[\\n    ' -}}
+{%- for call in m.tool_calls -%}
+{{- '{"tool_call_id": "' ~ n.call ~ '", "tool_name": "' ~ call.function.name ~ '", ' -}}
+{{- '"parameters": ' ~ (call.function.arguments | tojson) ~ '}' -}}
+{{- '' if loop.last else ',\\n    ' -}}
+{%- set n.call = n.call + 1 -%}
+{%- endfor -%}
+{{- '\\n]<|END_ACTION|><|end|>' -}}
+{%- elif m.role == 'assistant' -%}
+<|assistant|><|START_RESPONSE|>{{ m.content }}<|END_RESPONSE|><|end|>
+{%- else -%}<|{{ m.role }}|>{{ m.content }}<|end|>{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
+"""
 OWN = {  # in the form of models whose templates may not be copied, or are not published alone
+    "command_r7b": _COMMAND_R7B,
     "smollm_3 xml_tools": _SMOLLM_3.replace("TOOLS", "xml_tools"),
     "smollm_3 tools": _SMOLLM_3.replace("TOOLS", "tools"),
     "lfm_2": """\
@@ -140,7 +160,9 @@ CONTROL = (
     "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]",
     "[CALL_ID]", "[THINK]", "[/THINK]", "<|calls|>", "<|call|>", "<|args|>", "<|call_end|>",
     "<|calls_end|>", "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|return|>",
-    '<|"|>', "<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>",
+    "<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>",
+    "<|START_ACTION|>", "<|END_ACTION|>", '<|"|>', "<|tool_call>", "<tool_call|>", "<|channel>",
+    "<channel|>",
 )  # fmt: skip
 _WORDS = (
     "<tool_call>",

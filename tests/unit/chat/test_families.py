@@ -122,6 +122,18 @@ ANSWERS += [
     (V4, f"I look.\n\n{dsml('tool_calls')}", "I look.", "", [ROME]),
     (V4, dsml_of_many("tool_calls"), "", "", [MANY]),
 ]
+COMMAND = "command_r7b"
+PLAN = "<|START_THINKING|>User says hi.<|END_THINKING|>"
+ACTION = """<|START_ACTION|>[
+    {"tool_call_id": "0", "tool_name": "get", "parameters": {"city": "Rome"}},
+    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}
+]<|END_ACTION|>"""
+ANSWERS += [
+    (COMMAND, "<|START_RESPONSE|>Hello!<|END_RESPONSE|>", "Hello!", "", []),
+    (COMMAND, f"{PLAN}<|START_RESPONSE|>Hello!", "Hello!", "User says hi.", []),
+    (COMMAND, f"{PLAN}{ACTION}", "", "User says hi.", [ROME, ("now", {})]),
+    (COMMAND, ACTION, "", "", [ROME, ("now", {})]),
+]
 READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
     (
         GPT_OSS,
@@ -149,6 +161,9 @@ READ_ONLY = [  # what grammars do not allow, but models write where there is no 
         "Then.", "", [ROME],
     ),
     (GEMMA, "<|tool_call>call:get{Rome}", "<|tool_call>call:get{Rome}", "", []),
+    (COMMAND, "no marker at all", "no marker at all", "", []),
+    (COMMAND, ACTION.replace("\n    ", ""), "", "", [ROME, ("now", {})]),
+    (COMMAND, f"{PLAN}<|START_RESPONSE|>Hello!<|END_RES", "Hello!<|END_RES", "User says hi.", []),
     (GPT_OSS, "no marker at all", "no marker at all", "", []),
     (
         GPT_OSS,
