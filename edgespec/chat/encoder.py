@@ -79,8 +79,8 @@ class ConversationEncoder:
             variables = {name: self.mark(value) for name, value in told.items()}
         marked = [self._marked(message, tools) for message in messages]
         if tools and options and options.tools:
-            told = [self.mark(tool.to_dict()) for tool in options.tools]
-            marked = tools.instructed(marked, told)
+            marked_tools = [self.mark(tool.to_dict()) for tool in options.tools]
+            marked = tools.instructed(marked, marked_tools)
         return templates.render(
             self._template,
             marked,

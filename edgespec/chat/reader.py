@@ -102,11 +102,12 @@ class Reader:
         thought = self._reasoning.begin if self._reasoning else ""
         call = self._first_trigger()
         is_text = self._has_form and len(self._held) - len(text) > MOST_BLANKS
-        steps = ((thought, self._in_reasoning), (call, self._at_call))
+        end = self._reasoning.end if self._reasoning else ""  # alone: the model did not reason
+        steps = ((thought, self._in_reasoning), (end, self._in_reasoning), (call, self._at_call))
         for marker, step in steps if not is_text else ():
             if marker and text.startswith(marker):
                 self._blanks = self._held[: len(self._held) - len(text)]
-                self._held = text if step == self._at_call else text[len(marker) :]
+                self._held = text[len(marker) :] if marker == thought else text
                 self._strips = self._strips or step == self._in_reasoning
                 self._step = step
                 return True

@@ -38,6 +38,7 @@ EXAMPLES = {  # a template for each form that is not learned: a published one, o
     "gpt_oss": of_file("openai-gpt-oss-120b"),
     "granite_3": of_file("ibm-granite-granite-3.3-2B-Instruct"),
     "lfm_2": OWN["lfm_2"],
+    "minimax_m3": of_file("MiniMax-M3"),
     "smollm_3": of_file("HuggingFaceTB-SmolLM3-3B"),
 }
 MODELS = {  # with what the names of published templates of these forms begin
@@ -48,6 +49,7 @@ MODELS = {  # with what the names of published templates of these forms begin
     "gpt_oss": "openai-gpt-oss",
     "granite_3": "ibm-granite-granite-3",
     "lfm_2": "LFM2",
+    "minimax_m3": "MiniMax-M3",
     "smollm_3": "HuggingFaceTB-SmolLM3",
 }
 FORMS = TEMPLATES | EXAMPLES

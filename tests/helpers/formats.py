@@ -162,7 +162,7 @@ CONTROL = (
     "<|calls_end|>", "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|return|>",
     "<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>",
     "<|START_ACTION|>", "<|END_ACTION|>", '<|"|>', "<|tool_call>", "<tool_call|>", "<|channel>",
-    "<channel|>",
+    "<channel|>", "]<]minimax[>[",
 )  # fmt: skip
 _WORDS = (
     "<tool_call>",

@@ -51,6 +51,11 @@ class Notation(ABC):
     def known(self, value: Any) -> str:
         """Return the grammar of one value."""
 
+    def number(self, schema: Mapping[str, Any]) -> str:
+        """Return the grammar of a number."""
+        kept = {name: schema[name] for name in ("type", *_NUMBERS) if name in schema}
+        return f"%json {json.dumps(kept)}"
+
     @abstractmethod
     def array(self, item: str, least: int, most: int | None) -> str:
         """Return the grammar of a list. item: the grammar of an item."""
@@ -105,8 +110,7 @@ class Notation(ABC):
         elif kind == "null":
             yield self.known(None)
         elif kind in ("number", "integer"):
-            limits = {name: schema[name] for name in _NUMBERS if name in schema}
-            yield f"%json {json.dumps({'type': kind, **limits})}"
+            yield self.number({**schema, "type": kind})
         elif kind == "array":
             item = self.following(tool, schema.get("items", {}))
             yield self.array(item, *_bounds(schema, "Items"))

@@ -134,6 +134,23 @@ ANSWERS += [
     (COMMAND, f"{PLAN}{ACTION}", "", "User says hi.", [ROME, ("now", {})]),
     (COMMAND, ACTION, "", "", [ROME, ("now", {})]),
 ]
+M3, NS = "MiniMax-M3", "]<]minimax[>["
+M3_CALL = (
+    f'{NS}<tool_call>\n{NS}<invoke name="get">{NS}<city>Rome{NS}</city>{NS}</invoke>\n'
+    f"{NS}</tool_call>"
+)
+M3_MANY = (
+    f"""{NS}<tool_call>\n{NS}<invoke name="get_all">{NS}<city>Rom 'a' "b" é{NS}</city>"""
+    f"{NS}<days>-3{NS}</days>{NS}<more>{NS}<a>{NS}<item>x{NS}</item>{NS}<item>null{NS}</item>"
+    f"{NS}</a>{NS}</more>{NS}<all>true{NS}</all>{NS}</invoke>\n{NS}</tool_call>"
+)
+ANSWERS += [
+    (M3, "<mm:think>User says hi.</mm:think>Hello!", "Hello!", "User says hi.", []),
+    (M3, "</mm:think>Hello!", "Hello!", "", []),
+    (M3, f"</mm:think>I look.{M3_CALL}", "I look.", "", [ROME]),
+    (M3, f"<mm:think>Hm.</mm:think>{M3_CALL}", "", "Hm.", [ROME]),
+    (M3, M3_MANY, "", "", [(MANY[0], {**MANY[1], "more": {"a": ["x", "null"]}})]),
+]
 READ_ONLY = [  # what grammars do not allow, but models write where there is no grammar
     (
         GPT_OSS,
@@ -164,6 +181,8 @@ READ_ONLY = [  # what grammars do not allow, but models write where there is no 
     (COMMAND, "no marker at all", "no marker at all", "", []),
     (COMMAND, ACTION.replace("\n    ", ""), "", "", [ROME, ("now", {})]),
     (COMMAND, f"{PLAN}<|START_RESPONSE|>Hello!<|END_RES", "Hello!<|END_RES", "User says hi.", []),
+    (M3, M3_CALL.replace("</city>", "</town>"), "", "", [ROME]),
+    (M3, M3_CALL.replace("Rome", f"{NS}<x>"), M3_CALL.replace("Rome", f"{NS}<x>"), "", []),
     (GPT_OSS, "no marker at all", "no marker at all", "", []),
     (
         GPT_OSS,
@@ -276,6 +295,7 @@ def test_gemma_4_thinks_if_it_is_asked_to():
         (V31, V31_CALL),
         (V32, dsml("function_calls")),
         (V4, dsml("tool_calls")),
+        (M3, M3_CALL),
     ],
 )
 def test_the_prompt_of_the_next_turn_holds_the_call_as_it_was_written(name, call):
