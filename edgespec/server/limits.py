@@ -18,8 +18,8 @@ _MOST_CLIENTS = 4096  # more than these are forgotten if they have used nothing 
 
 @dataclass(slots=True)
 class _Used:
-    """What a client has used. times: of its requests in the last minute. day: the day (UTC) that
-    n_tokens counts for.
+    """The requests and tokens of one client. times: of its requests in the last minute. day: the
+    day (UTC) that n_tokens counts for.
     """
 
     times: deque[float] = field(default_factory=deque)

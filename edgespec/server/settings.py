@@ -35,7 +35,7 @@ logger = logging.getLogger("edgespec.server")
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What one API key may ask for. 0 means no limit, None the limit that all keys have."""
+    """The limits of one API key. 0 means no limit, None the limit that all keys have."""
 
     requests_per_minute: int | None = None
     tokens_per_day: int | None = None

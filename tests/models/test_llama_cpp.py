@@ -582,9 +582,10 @@ def test_a_default_context_leaves_a_quarter_of_the_memory_free(smollm2, monkeypa
 
     monkeypatch.setattr(llama_cpp.context, "total_memory", lambda: total)
     monkeypatch.setattr(llama_cpp.context.lib, "llama_model_n_ctx_train", lambda model: 131072)
+    options = {"n_gpu_layers": 0, "speculative_config": {"method": "none"}}
     for n_tokens, expected in ((1 << 17, 32768), (10000, 9984), (0, 8192)):
         left(n_tokens)
-        with edgespec.load(smollm2, None, speculative_config={"method": "none"}) as engine:
+        with edgespec.load(smollm2, None, **options) as engine:
             assert engine.n_ctx == expected
             left(9000)
             devices = engine.target.batched(2, 0)
