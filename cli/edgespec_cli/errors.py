@@ -15,7 +15,7 @@ from typing import Any
 import click
 import cloup
 
-from .render import StdoutError, say, say_json
+from .render import StdoutError, prepare_streams, say, say_json
 
 FAILURE, USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
@@ -35,6 +35,7 @@ class ErrorGroup(cloup.Group):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run the program and raise SystemExit with the exit code."""
         extra["standalone_mode"] = False
+        prepare_streams()
         try:
             code = super().main(args, *rest, **extra)
             with contextlib.suppress(ValueError):  # stdout may be closed already

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
 
 import click
 import cloup
@@ -58,16 +56,8 @@ def cli(debug: bool, verbose: int) -> None:
 
     A text without a command is a prompt: edgespec "Name a colour."
     """
-    _prepare_streams()
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     _log_to_stderr(level, with_module=debug or verbose > 0)
-
-
-def _prepare_streams() -> None:
-    """Make stdout and stderr print "?" for characters that they cannot encode."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
 def _log_to_stderr(level: int, *, with_module: bool) -> None:

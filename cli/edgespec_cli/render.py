@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -86,6 +86,17 @@ def _echo(text: str, *, err: bool = False) -> None:
 
         why = kept_files.obstacle(error, "send it to a file")
         raise StdoutError(f"standard output cannot be written: {why}") from None
+
+
+def prepare_streams() -> None:
+    """Make stdout and stderr UTF-8, whatever the locale says, unless they are terminals or
+    PYTHONIOENCODING names another encoding. They print "?" for what they cannot encode.
+    """
+    named = os.environ.get("PYTHONIOENCODING")
+    for stream in (sys.stdout, sys.stderr):
+        encoding = None if named or is_terminal(stream) else "utf-8"
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(encoding=encoding, errors="replace")  # type: ignore[union-attr]
 
 
 def say(text: str = "", *, err: bool = False) -> None:

@@ -139,7 +139,7 @@ def _run(
     """Run a command, write what it prints to `log`, and return its exit status."""
     process = subprocess.Popen(
         command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace",
+        stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
     )  # fmt: skip
     try:
         assert process.stdout

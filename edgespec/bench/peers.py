@@ -102,11 +102,14 @@ class Peer:
             "n_ctx": weights.n_ctx, "threads": weights.threads,
         }  # fmt: skip
         telemetry.switch_off()  # for the worker, which may import onnxruntime-genai
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 – closed in close()
+        self._said = tempfile.TemporaryFile(  # noqa: SIM115 – closed in close()
+            "w+", encoding="utf-8", errors="replace"
+        )
         try:
             self._process = subprocess.Popen(
                 [python, os.fspath(WORKER)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                encoding="utf-8", errors="replace",
             )  # fmt: skip
         except OSError as error:
             self._said.close()

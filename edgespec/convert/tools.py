@@ -49,7 +49,10 @@ def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Pa
         [sys.executable, "-m", "venv", "--clear", str(folder)],
         [str(python), "-m", "pip", "install", "--quiet", *TOOLS],
     ):
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8",
+            errors="replace",
+        )  # fmt: skip
         if done.returncode:
             raise ConversionError(
                 f"the converter's tools could not be installed: {_last_line(done.stderr)}; check "
@@ -82,7 +85,8 @@ def run_worker(
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
             )
         except OSError as error:
             raise ConfigError(f"{python} cannot be started: {error.strerror}") from error
@@ -95,7 +99,7 @@ def run_worker(
                 process.kill()
                 process.wait()
     if status:
-        reason = _last_line(log.read_text(errors="replace"))
+        reason = _last_line(log.read_text("utf-8", errors="replace"))
         raise ConversionError(f"{step} failed: {reason}; a model that the tools know is needed")
     log.unlink()
     return tuple(warnings)

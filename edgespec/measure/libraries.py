@@ -150,7 +150,8 @@ def probe(path: Path, library: Path | None = None) -> Iterator[Callable[[str], A
     """
     environment = os.environ | ({VARIABLE: str(library)} if library else {})
     process = subprocess.Popen(
-        [sys.executable, "-m", "edgespec.measure.probe", str(path)], env=environment, text=True,
+        [sys.executable, "-m", "edgespec.measure.probe", str(path)], env=environment,
+        encoding="utf-8", errors="replace",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin
