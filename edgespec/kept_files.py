@@ -192,6 +192,15 @@ def refusal(folder: Path, variable: str = "") -> str:
     return ""
 
 
+def refusal_ahead(folder: Path, variable: str = "") -> str:
+    """Return what `refusal` says of a folder, without making it: if it is not there, the nearest
+    folder above it is tried.
+    """
+    # a link that leads nowhere is there, and is no folder
+    nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    return refusal(nearest, variable)
+
+
 def remove(path: Path) -> str:
     """Remove a regular file of this user; return " and removed", or "" if it was not removed."""
     with contextlib.suppress(OSError):

@@ -87,8 +87,7 @@ def need_folder(reference: str | os.PathLike[str]) -> None:
     for source in file.sources if isinstance(file, ModelFile) else (None,):
         to_own = isinstance(source, WheelSource)
         folder = models_dir() if to_own else hub_client.cache_folder()
-        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-        refusals.add(kept_files.refusal(there, "EDGESPEC_MODELS" if to_own else "HF_HOME"))
+        refusals.add(kept_files.refusal_ahead(folder, "EDGESPEC_MODELS" if to_own else "HF_HOME"))
     if "" not in refusals:
         raise DownloadError(f"{reference} cannot be fetched: {'; '.join(sorted(refusals))}")
 

@@ -135,8 +135,7 @@ def check_telemetry() -> Iterator[Finding]:
 
 
 def _check_profiles(path: Path) -> Finding:
-    nearest = next(p for p in (path, *path.parents) if p.exists())
-    why = kept_files.refusal(nearest, "EDGESPEC_PROFILES")
+    why = kept_files.refusal_ahead(path, "EDGESPEC_PROFILES")
     if not why:
         return Finding("ok", "profiles", f"what is measured is kept in {path}")
     what, _, remedy = why.partition("; ")

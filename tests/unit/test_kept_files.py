@@ -164,3 +164,13 @@ def test_each_obstacle_has_its_own_remedy(tmp_path, number: int, says: str) -> N
     told = kept_files.unwritten(OSError(number, "why"), tmp_path, "X")
     assert told.startswith(f"{tmp_path} cannot be written: {says}")
     assert ("free some space" in told) == (number == errno.ENOSPC)
+
+
+def test_a_folder_that_cannot_be_made_is_known_ahead(tmp_path):
+    assert kept_files.refusal_ahead(tmp_path / "new" / "folder", "X") == ""
+    assert not list(tmp_path.iterdir())
+    dangling(tmp_path / "link")
+    (tmp_path / "file").touch()
+    for name in ("link", "link/below", "file", "file/below"):
+        why = kept_files.refusal_ahead(tmp_path / name, "X")
+        assert "a file is where a folder has to be" in why

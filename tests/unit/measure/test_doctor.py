@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -133,6 +137,31 @@ def test_the_doctor_on_a_draft(tmp_path, monkeypatch):
     rare = check_cost(Profile(HALF, HALF.scaled(0.4)), draft, target)
     assert rare.level == "note"
     assert "-md none" in rare.remedy
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and permissions of POSIX")
+@pytest.mark.parametrize("place", ["link", "link/below", "file", "closed/below"])
+def test_the_doctor_on_a_profile_folder_that_cannot_be_written(tmp_path, place):
+    libllama.require()
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "file").touch()
+    (tmp_path / "closed").mkdir(mode=0)
+    program = (
+        "import edgespec\n"
+        "for finding in edgespec.diagnose():\n"
+        "    print(finding.level, finding.subject, finding.text, finding.remedy, sep='|')\n"
+    )
+    command = [sys.executable, "-c", program]
+    if place == "closed/below" and os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("nothing is closed to root, and there is no setpriv")
+        command = ["setpriv", "--bounding-set", "-all", "--inh-caps=-all", *command]
+    env = {"EDGESPEC_PROFILES": str(tmp_path / place), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=os.environ | env, capture_output=True, text=True)
+    told = next(line for line in done.stdout.splitlines() if "|profiles|" in line)
+    assert told.startswith("problem|profiles|")
+    assert "cannot be written" in told
+    assert "set EDGESPEC_PROFILES to a folder" in told
 
 
 @pytest.mark.long("measures real weights twice; tests/cli/test_tune_doctor.py does so once")
