@@ -344,6 +344,17 @@ def _reach(counts: list[int], n: int) -> list[int]:
     return counts
 
 
+class Thought(NamedTuple):
+    """The texts before and after reasoning at the beginning of an answer.
+
+    is_open: the prompt ends inside the reasoning.
+    """
+
+    begin: str
+    end: str
+    is_open: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A function call that the model asks for. arguments: JSON text, as the model generated it."""

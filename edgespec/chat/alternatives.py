@@ -27,7 +27,8 @@ class Alternatives:
         """Return a list of simple schemas; a value follows `schema` if it follows one of them.
 
         Where schemas are combined, only the keywords of texts are merged: type, minLength,
-        maxLength and enum. A const becomes an enum.
+        maxLength and enum. Of any other keyword in both, one value is left, which says only that
+        the keyword is there. A const becomes an enum.
 
         Raises ValueError, with the reason, if `schema` is not a schema or has too many
         alternatives.

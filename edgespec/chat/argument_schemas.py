@@ -13,7 +13,9 @@ from ..errors import ConfigError
 from .alternatives import Alternatives
 from .tools import Tool
 
-_UNSEEN = ("pattern", "format")  # keywords that unquoted texts cannot follow
+_UNSEEN = (  # keywords that unquoted texts cannot follow
+    "pattern", "format", "not", "if", "$dynamicRef", "$recursiveRef",
+)  # fmt: skip
 _OF_OTHERS = frozenset((  # with one of these but no type, a schema is not for texts
     "properties", "required", "additionalProperties", "patternProperties", "minProperties",
     "maxProperties", "items", "prefixItems", "minItems", "maxItems", "minimum", "maximum",
@@ -75,6 +77,7 @@ def check(tool: Tool, closing: str) -> None:
     for key in properties(tool):
         if is_text(tool, key):
             lengths_of(tool, key)
+        _check_choices(tool, key)
         for choice in choices_of(tool, key):
             if (choice + closing).index(closing) < len(choice):
                 why = f"{choice!r:.80} holds the marker {closing!r}, which ends it"
@@ -97,6 +100,17 @@ def check_shape(tool: Tool) -> None:
     for key in properties(tool):
         if not alternatives(tool, key):
             raise refused(tool, "it allows no value", _place(key))
+
+
+def _check_choices(tool: Tool, key: str) -> None:
+    """Raise ConfigError if the tool is strict and more than a list limits the values of an
+    argument.
+    """
+    listed = [each for each in alternatives(tool, key) if "enum" in each]
+    unseen = next((name for name in _UNSEEN for each in listed if name in each), None)
+    if tool.strict and unseen and choices_of(tool, key):
+        why = f"{unseen} cannot be followed beside a list of texts; list those that may be there"
+        raise refused(tool, why, _place(key), is_broken=False)
 
 
 def refused(tool: Tool, why: str, place: str, *, is_broken: bool = True) -> ConfigError:

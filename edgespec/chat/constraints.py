@@ -10,9 +10,9 @@ from ..constraints import schemas
 from ..constraints.compiler import Constraints
 from ..constraints.descriptions import Limit
 from ..constraints.matcher import Unlimited
-from ..constraints.texts import Thought
 from ..errors import ConfigError
 from ..sampling.base import Constraint
+from ..types import Thought
 from .argument_schemas import refused
 from .call_forms.base import CallForm
 from .format import AnswerFormat

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ..cache.token_cache import common_prefix
 from ..sampling.base import Constraint, Matcher
-from .texts import BLANKS, Thought, overlap
+from ..types import Thought
+from .texts import BLANKS, overlap
 
 
 class Budget(NamedTuple):

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from ..cache.token_cache import common_prefix
 from ..errors import DecodeError
+from ..types import Thought
 from .keywords import in_our_words
 from .slashes import SlashMatcher
-from .texts import Thought
 from .vocabulary import Words
 
 if TYPE_CHECKING:

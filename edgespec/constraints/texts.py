@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from typing import AnyStr, NamedTuple
+from typing import AnyStr
 
 BLANKS = " \t\n"
 """The characters that may come before a marker."""
-
-
-class Thought(NamedTuple):
-    """The texts before and after reasoning at the beginning of an answer.
-
-    is_open: the prompt ends inside the reasoning.
-    """
-
-    begin: str
-    end: str
-    is_open: bool
 
 
 def overlap(text: AnyStr, marker: AnyStr) -> int:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..backends.base import Tokenizer
 from ..config import SamplingParams
-from ..constraints.texts import Thought
-from ..types import FinishReason
+from ..types import FinishReason, Thought
 from .repetition import Repetition
 from .stops import Stops
 

@@ -10,7 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from ..constraints.texts import BLANKS, Thought, overlap
+from ..constraints.texts import BLANKS, overlap
+from ..types import Thought
 
 _HEX = r"\\u[0-9a-fA-F]{4}"
 _CHARACTER = re.compile(rf"\\u[dD][89abAB][0-9a-fA-F]{{2}}{_HEX}|{_HEX}|\\[^u]|[^\\]", re.DOTALL)

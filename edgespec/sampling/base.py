@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import SamplingParams
-from ..constraints.texts import Thought
-from ..types import Abort, Distribution
+from ..types import Abort, Distribution, Thought
 
 
 class Randomness(Protocol):

@@ -77,7 +77,7 @@ def test_help_tells_them():
     told = inspect.cleandoc(SamplingParams.__doc__ or "")
     assert told == SamplingParams.__doc__
     assert described(Toy).splitlines()[-1] == "rest: Anything."
-    assert "\ntop_k: Keep the K most likely tokens, 0 for all.\n" in told
+    assert "\ntop_k: Keep the K most likely tokens, 0 or -1 for all.\n" in told
 
 
 def test_a_field_with_these_bounds_is_in_requests():

@@ -322,3 +322,18 @@ def test_random_calls_follow_the_schema(template):
             assert validator.is_valid(found[-1]), call.arguments
     assert {each["side"] for each in found} == {"left", "right", "<", None}
     assert len(found) > 20
+
+
+@pytest.mark.parametrize("schema", [
+    {"enum": ["ab", "b"], "pattern": "^a"},
+    {"allOf": [{"enum": ["ab", "b"]}, {"pattern": "^a"}, {"pattern": "b$"}]},
+    {"enum": ["ab", "b"], "not": {"const": "b"}},
+    {"type": "string", "not": {"const": "b"}},
+    {"$ref": "#/$defs/t", "$defs": {"t": {"type": "string", "if": {}}}},
+], ids=str)  # fmt: skip
+def test_what_limits_texts_further_is_refused_in_strict_tools(schema):
+    """Where schemas are joined, no keyword that cannot be followed gets lost."""
+    definitions = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    with pytest.raises(ConfigError, match=r"(pattern|not|if) .*cannot be followed"):
+        compiled(tool_with(schema, **definitions))
+    assert compiled(tool_with(schema, strict=False, **definitions))

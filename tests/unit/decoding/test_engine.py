@@ -158,7 +158,7 @@ def test_bad_arguments_are_told_at_once():
             made.stream([77])
         with pytest.raises(ConfigError, match="empty"):
             made.stream("")
-        with pytest.raises(ConfigError, match="top_p must be above 0 and at most 1"):
+        with pytest.raises(ConfigError, match="top_p must be between 0 and 1"):
             made.generate("abc", top_p=1.5)
 
 

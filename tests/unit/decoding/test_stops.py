@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.constraints.texts import Thought
 from edgespec.decoding.stops import Stops
+from edgespec.types import Thought
 from tests.helpers.scripted_chats import ScriptedChat, called
 
 THOUGHT = Thought("<think>", "</think>", False)

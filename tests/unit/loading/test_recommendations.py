@@ -82,8 +82,8 @@ def test_penalties_that_look_back_at_nothing_are_off(tmp_path):
     ("temp", (FLOAT, float("nan"))), ("temp", (FLOAT, float("inf"))), ("temp", (FLOAT, -1.0)),
     ("temp", (FLOAT, 1e30)), ("temp", (STRING, b"warm")), ("temp", (STRING, b"9" * 5000)),
     ("temp", (gguf_files.BOOL, True)),
-    ("top_k", (INT, -1)), ("top_k", (gguf_files.UINT64, 2**63)), ("top_k", (FLOAT, 0.5)),
-    ("top_p", (FLOAT, 0.0)), ("top_p", (FLOAT, 1.5)), ("min_p", (FLOAT, -0.1)),
+    ("top_k", (INT, -2)), ("top_k", (gguf_files.UINT64, 2**63)), ("top_k", (FLOAT, 0.5)),
+    ("top_p", (FLOAT, -0.5)), ("top_p", (FLOAT, 1.5)), ("min_p", (FLOAT, -0.1)),
     ("penalty_repeat", (FLOAT, 0.0)), ("penalty_repeat", (FLOAT, 1e9)), ("mirostat", (INT, 2)),
     ("xtc_probability", (FLOAT, 0.5)),
 ])  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_table_of_the_catalogue():
     }  # fmt: skip
     for wrong, says in (
         ("{temprature = 0.6}", "did you mean 'temperature'"),
-        ("{top_p = 2}", "top_p must be above 0 and at most 1"),
+        ("{top_p = 2}", "top_p must be between 0 and 1"),
         ("{temperature = 'warm'}", "sampling.* must be a .*number"),
         ("{top_k = 0.5}", "top_k must be a whole number"),
     ):
