@@ -289,7 +289,7 @@ class Engine:
         """The form in which the model reasons and calls tools, learned from its chat template."""
         from .chat.format import AnswerFormat
 
-        return AnswerFormat.of(self.tokenizer.chat_template, self.tokenizer.special())
+        return AnswerFormat.of_tokenizer(self.tokenizer)
 
     def _run(self, request: Request, interrupt: Interrupt) -> Generator[Event, None, None]:
         try:

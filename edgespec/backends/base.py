@@ -217,9 +217,14 @@ class Vocabulary(Protocol):
 
 
 class Tokenizer(Vocabulary, Protocol):
-    """A vocabulary that converts text to token ids and back. Engines see only ids."""
+    """A vocabulary that converts text to token ids and back. Engines see only ids.
+
+    chat_template: the model's chat template, or None. tool_template: the template for requests with
+    tools, or None if the model has no template of its own for them.
+    """
 
     chat_template: str | None
+    tool_template: str | None
 
     @property
     def longest_token(self) -> int:

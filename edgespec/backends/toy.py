@@ -173,7 +173,8 @@ class ToyTokenizer:
     """A tokenizer over a list of texts, which always reads the longest entry that fits.
 
     vocab: the text of each token, bytes or str. eog: the ids that end a generation; they add no
-    text.
+    text. chat_template, tool_template: the template of all requests, and that of requests with
+    tools, if it is another one.
     """
 
     def __init__(
@@ -181,11 +182,13 @@ class ToyTokenizer:
         vocab: Sequence[str | bytes],
         eog: Sequence[int] = (),
         chat_template: str | None = None,
+        tool_template: str | None = None,
     ) -> None:
         self._vocab = [t.encode() if isinstance(t, str) else t for t in vocab]
         self._eog = frozenset(eog)
         self.vocab_size = len(vocab)
         self.chat_template = chat_template
+        self.tool_template = tool_template
         self._by_first_byte: dict[int, list[int]] = {}  # ids of entries, the longest entry first
         for i in sorted(range(len(vocab)), key=lambda i: -len(self._vocab[i])):
             if self._vocab[i]:

@@ -45,7 +45,7 @@ from .traces import Trace, load
 class Pieceless:
     """A tokenizer whose tokens have no text and never end an answer."""
 
-    vocab_size, chat_template = VOCAB, None
+    vocab_size, chat_template, tool_template = VOCAB, None, None
 
     def piece(self, token: int) -> bytes:
         """Return an empty text."""

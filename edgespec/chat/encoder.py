@@ -53,6 +53,7 @@ class ConversationEncoder:
     def __init__(self, tokenizer: Tokenizer, *, parse_special: bool = False) -> None:
         self._tokenizer = tokenizer
         self._template = tokenizer.chat_template or templates.CHATML
+        self._tool_template = tokenizer.tool_template or self._template
         self._parse_special = parse_special
 
     def render(
@@ -82,7 +83,7 @@ class ConversationEncoder:
             marked_tools = [self.mark(tool.to_dict()) for tool in options.tools]
             marked = tools.instructed(marked, marked_tools)
         return templates.render(
-            self._template,
+            self._tool_template if options and options.tools else self._template,
             marked,
             self._tokenizer.special(),
             add_generation_prompt=add_generation_prompt,
@@ -119,7 +120,7 @@ class ConversationEncoder:
     def _learned(self) -> AnswerFormat:
         from .format import AnswerFormat
 
-        return AnswerFormat.of(self._tokenizer.chat_template, self._tokenizer.special())
+        return AnswerFormat.of_tokenizer(self._tokenizer)
 
     def _marked(self, message: Mapping[str, Any], tools: CallForm | None) -> dict[str, Any]:
         marked = {
@@ -163,7 +164,8 @@ class ConversationEncoder:
         return self._mark_text(value) if isinstance(value, str) else value
 
     def _mark_key(self, key: str) -> str:
-        is_known = key in templates.keys_of(self._template)
+        known = map(templates.keys_of, {self._template, self._tool_template})
+        is_known = any(key in keys for keys in known)
         return self._mark_tokens(key) if is_known else self._mark_text(key)
 
     def _mark_text(self, text: str) -> str:
@@ -302,7 +304,7 @@ class ConversationEncoder:
     @functools.cached_property
     def _marker_texts(self) -> list[str]:
         """The texts of markers: tokens that engines always read and that the template uses."""
-        source = self._template.replace("/", "")
+        source = (self._template + self._tool_template).replace("/", "")
         texts = self._tokenizer.user_defined_texts()
         return [
             text

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..backends.base import Tokenizer
 from ..errors import ConfigError
 from . import call_forms, templates
 from .call_forms.base import CallForm, NotUnderstood
@@ -44,6 +45,12 @@ class AnswerFormat:
         if not template:
             return AnswerFormat(None, None, "it has no chat template")
         return _learned(template, tuple(sorted(special.items())))
+
+    @staticmethod
+    def of_tokenizer(tokenizer: Tokenizer) -> AnswerFormat:
+        """Return the form of a model's answers: that of its template for tools, if it has one."""
+        template = tokenizer.tool_template or tokenizer.chat_template
+        return AnswerFormat.of(template, tokenizer.special())
 
     @functools.cached_property
     def texts(self) -> str:

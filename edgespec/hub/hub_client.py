@@ -31,7 +31,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _COMPANIONS = ("tokenizer.json", "config.json")  # files that an ONNX graph needs next to it
-_OPTIONAL = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_OPTIONAL = (
+    "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
+)  # fmt: skip
 _LONGEST_REF = 256  # bytes
 _TIMEOUT_S = 30  # seconds for a list of files
 _CONTACT_TRIES = 2

@@ -22,6 +22,12 @@ _HIDDEN = _UNKNOWN | _CONTROL  # read only with parse_special
 _SHORT = 2048  # bytes; longer texts are split: the time of a call is quadratic in special tokens
 
 
+def _template(model: Any, name: bytes | None) -> str | None:
+    """Return the chat template with a name (None: the default) from the file, or None."""
+    template = lib.llama_model_chat_template(model, name)
+    return template.decode("utf-8", "replace") if template else None
+
+
 class LlamaCppTokenizer:
     """The vocabulary of a GGUF. owner: an object that keeps the native model alive."""
 
@@ -29,8 +35,8 @@ class LlamaCppTokenizer:
         self._owner = owner
         self._vocab = lib.llama_model_get_vocab(model)
         self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
-        template = lib.llama_model_chat_template(model, None)
-        self.chat_template: str | None = template.decode("utf-8", "replace") if template else None
+        self.chat_template = _template(model, None)
+        self.tool_template = _template(model, b"tool_use")
         self._special = {
             "bos_token": self._text_of(lib.llama_vocab_bos(self._vocab)),
             "eos_token": self._text_of(lib.llama_vocab_eos(self._vocab)),

@@ -27,6 +27,11 @@ _ENDS = (  # always end tokens: many configurations name only one of them
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<end_of_turn>", "<eos>",
 )  # fmt: skip
 _CALLS = ("<|return|>", "<|call|>")  # of harmony: with the first token, the second one ends too
+_DEFAULT = "default"
+_FILES = {  # templates by their names, and the files that have them
+    _DEFAULT: ("chat_template.jinja",),
+    "tool_use": ("additional_chat_templates/tool_use.jinja", "tool_use.jinja"),
+}
 _MOST_BYTES, _MOST_TEMPLATE = 128 << 20, 4 << 20
 _MOST_TOKENS = 1 << 24
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -61,7 +66,7 @@ class HfTokenizer:
                 "fetch it again"
             )
         settings = read(folder, "tokenizer_config.json")
-        self.chat_template = _template(folder, settings)
+        self.chat_template, self.tool_template = _templates(folder, settings)
         self._special = {name: _content(settings.get(name)) for name in ("bos_token", "eos_token")}
         added = self._tokenizer.get_added_tokens_decoder()
         self._control = {token for token, each in added.items() if each.special}
@@ -147,15 +152,21 @@ class HfTokenizer:
                 yield token
 
 
-def _template(folder: Path, settings: dict[str, Any]) -> str | None:
-    """Return the chat template; if there are several, the one called "default"."""
-    if path := find(folder, "chat_template.jinja"):
-        return read_bytes(path, _MOST_TEMPLATE).decode("utf-8", "replace")
-    template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = [entry for entry in template if isinstance(entry, dict)]
-        template = next((e.get("template") for e in named if e.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+def _templates(folder: Path, settings: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the chat template, and the template for requests with tools.
+
+    A file overrides the template of the same name in tokenizer_config.json, which has one template
+    or a list of templates with names.
+    """
+    given = settings.get("chat_template") or read(folder, "chat_template.json").get("chat_template")
+    entries = given if isinstance(given, list) else [{"name": _DEFAULT, "template": given}]
+    known = {e.get("name"): e.get("template") for e in entries if isinstance(e, dict)}
+    for name, files in _FILES.items():
+        path = next(filter(None, (find(folder, file) for file in files)), None)
+        if path:
+            known[name] = read_bytes(path, _MOST_TEMPLATE).decode("utf-8", "replace")
+    default, tools = (known.get(name) for name in _FILES)
+    return default if isinstance(default, str) else None, tools if isinstance(tools, str) else None
 
 
 def _content(entry: Any) -> str:

@@ -14,7 +14,7 @@ from edgespec.errors import EngineMissing, ModelNotFound
 from tests.helpers import gguf_files as made
 
 try:
-    from edgespec.backends.llama_cpp import metadata, weights
+    from edgespec.backends.llama_cpp import metadata, tokenizer, weights
 except EngineMissing as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
@@ -189,3 +189,13 @@ def test_no_random_damage_ends_the_process(tmp_path):
     )
     assert done.returncode == 0, (done.stdout[-200:], done.stderr[-2000:])
     assert Path(done.stdout.split()[-1]).name == "119.gguf"
+
+
+def test_the_template_for_tools_is_read(tmp_path):
+    template = (made.STRING, b"{{ tools }}")
+    path = made.write(tmp_path / "m.gguf", tokenizer__chat_template__tool_use=template)
+    with tokenizer.vocabulary(path) as known:
+        assert known.chat_template == "{{ messages[0].content }}"
+        assert known.tool_template == "{{ tools }}"
+    with tokenizer.vocabulary(made.write(tmp_path / "other.gguf")) as known:
+        assert known.tool_template is None

@@ -459,6 +459,27 @@ def test_calls_of_harmony_end_a_generation_and_messages_do_not(tmp_path):
     assert not tokenizer.is_eog(*tokenizer.encode("<|call|>"))
 
 
+def test_the_template_for_tools_is_read_from_settings_and_from_files(tmp_path):
+    path = onnx_models.save(tmp_path)
+    assert opened(path).tokenizer.tool_template is None
+    file = tmp_path / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    file.write_text(json.dumps(settings | {"chat_template": named}))
+    tokenizer = opened(path).tokenizer
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("d", "t")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("T")
+    (tmp_path / "chat_template.jinja").write_text("D")
+    tokenizer = opened(path).tokenizer
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("D", "T")
+    (tmp_path / "chat_template.jinja").unlink()
+    del settings["chat_template"]
+    file.write_text(json.dumps(settings))
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "processor's"}))
+    assert opened(path).tokenizer.chat_template == "processor's"
+
+
 def test_companions_above_are_those_of_repositories_of_the_hub(tmp_path):
     path = onnx_models.save(tmp_path / "onnx")
     for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):

@@ -322,3 +322,13 @@ def test_deepseek_3_1_is_told_its_tools_and_thinks_if_it_is_asked_to():
     assert asked.index("### get_all\nDescription: Get all.") < asked.index("<｜User｜>")
     assert asked.endswith("<think>")
     assert read(V31, options, asked, f"Hm.</think>{V31_CALL}") == ("", "Hm.", [ROME])
+
+
+def test_a_template_for_tools_renders_requests_with_tools_only():
+    tokenizer = FormTokenizer("{% for m in messages %}{{ m.content }}{% endfor %}")
+    tokenizer.tool_template = source(V4)
+    encoder = ConversationEncoder(tokenizer, parse_special=True)
+    asked = [{"role": "user", "content": "Well?"}]
+    assert encoder.render(asked) == encoder.render(asked, options=AnswerOptions()) == "Well?"
+    assert "get_all" in encoder.render(asked, options=AnswerOptions(TOOLS))
+    assert AnswerFormat.of_tokenizer(tokenizer).tools == AnswerFormat.of(source(V4), SPECIAL).tools
