@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
+import edgespec
 from edgespec import SamplingParams
 from edgespec.chat.constraints import AnswerConstraints
 from edgespec.chat.encoder import ConversationEncoder
@@ -332,3 +334,32 @@ def test_a_template_for_tools_renders_requests_with_tools_only():
     assert encoder.render(asked) == encoder.render(asked, options=AnswerOptions()) == "Well?"
     assert "get_all" in encoder.render(asked, options=AnswerOptions(TOOLS))
     assert AnswerFormat.of_tokenizer(tokenizer).tools == AnswerFormat.of(source(V4), SPECIAL).tools
+
+
+SPOKEN = [
+    (name, answer, content, reasoning, calls)
+    for name, answer, content, reasoning, calls in ANSWERS
+    if name in (GPT_OSS, GEMMA, COMMAND, V4, M3)
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "content", "reasoning", "calls"), SPOKEN)
+def test_a_model_that_speaks_in_control_tokens_is_read(name, answer, content, reasoning, calls):
+    tokenizer = FormTokenizer(source(name))
+    said = [*tokenizer.encode(answer), tokenizer.end]
+
+    def probs(tokens):
+        ends = (n for n in range(len(said), 0, -1) if list(tokens[-n:]) == said[:n])
+        row = np.full(tokenizer.vocab_size, 1e-9)
+        row[said[min(next(ends, 0), len(said) - 1)]] = 1
+        return row / row.sum()
+
+    target = edgespec.ToyModel(probs, vocab_size=tokenizer.vocab_size, n_ctx=8192)
+    tools = [tool.to_dict() for tool in TOOLS]
+    for given in [tools] if calls else [tools, None]:
+        with edgespec.assemble(target, tokenizer) as engine:
+            chat = engine.chat(tools=given) if given else engine.chat()
+            whole = chat.send("Well?", max_tokens=2 * len(said), temperature=0)
+        found = [(call.name, json.loads(call.arguments)) for call in whole.tool_calls]
+        assert (whole.text, whole.reasoning, found) == (content, reasoning, calls)
+        assert whole.finish_reason == "stop"
