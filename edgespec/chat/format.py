@@ -106,7 +106,7 @@ class AnswerFormat:
 
         With such a beginning it would be unclear whether reasoning, a call or the content begins.
         """
-        if options.must_call:
+        if options.must_call or self.content:
             return []
         thinks = self.reasoning and self.beginning(rendered) == "optional"
         begins = [self.reasoning.begin] if self.reasoning and thinks else []

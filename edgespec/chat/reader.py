@@ -156,8 +156,10 @@ class Reader:
         text, ended = self._take_until(self._reasoning.end)
         self._think(text)
         if ended:
-            self._strips = True
-            self._reasoning = self._reasoning if self._marked else None
+            known = self._reasoning
+            self._strips, self._reasoning = True, None
+            if self._marked:  # which may reason again
+                self._reasoning = known
             self._step = self._at_begin
         return ended
 
