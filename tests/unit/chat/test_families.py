@@ -260,6 +260,26 @@ CALL = {
 RESULT = {"role": "tool", "tool_call_id": "abcdef000", "name": "get", "content": "sunny"}
 
 
+def test_a_form_holds_between_the_markers_of_content():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    for name, begin, end in (
+        (GPT_OSS, f"{ANALYSIS}{START}<|channel|>final<|message|>", ""),
+        (COMMAND, f"{PLAN}<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ):
+        options, tokenizer = AnswerOptions(TOOLS), FormTokenizer(source(name))
+        form = AnswerFormat.of(source(name), SPECIAL)
+        asked = prompt(name, options)
+        for params in (SamplingParams(schema=schema), SamplingParams(regex='.?"?a?.*')):
+            constraint = AnswerConstraints(Constraints(tokenizer), form).of(params, options, asked)
+            matcher = constraint.matcher()
+            matcher.accept(tokenizer.encode(f'{begin}{{"a":1}}{end}'))
+            assert matcher.allows(tokenizer.end)
+        reader = form.reader(options, asked, has_form=True)
+        reader.feed(f'{begin}{{"a":1}}{end}')
+        reader.end()
+        assert reader.content == '{"a":1}'
+
+
 def called(**fields):
     return {"role": "assistant", "content": "", "tool_calls": [CALL], **fields}
 
