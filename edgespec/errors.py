@@ -99,7 +99,12 @@ class Aborted(EdgeSpecError):
 
 
 class TemplateError(EdgeSpecError):
-    """A chat template cannot be rendered."""
+    """A chat template cannot be rendered.
+
+    index: the number of the message that the template refuses, None if no message is to blame.
+    """
+
+    index: int | None = None
 
 
 class VerifierError(EdgeSpecError):

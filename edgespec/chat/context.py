@@ -9,7 +9,7 @@ from ..backends.base import Tokenizer
 from ..decoding.prompts import check_size
 from ..errors import ContextFull, TemplateError
 from .encoder import ConversationEncoder
-from .messages import Message, begin_of_turns
+from .messages import Message, begin_of_turns, open_calls
 
 if TYPE_CHECKING:
     from .options import AnswerOptions
@@ -202,10 +202,15 @@ class Context:
         Returns "" if the template refuses that.
         """
         shown = [
-            {"role": "assistant", "content": self._said[i]} if i in self._said else messages[i]
+            self._as_text(i, messages[i]) if i in self._said else messages[i]
             for i in range(dropped, len(messages))
         ]
         try:
-            return self._encoder.render([*head, *shown], options=options)
+            return self._encoder.render([*head, *shown], options=options, explain=False)
         except TemplateError:  # for example, it wants a call before each result
             return ""
+
+    def _as_text(self, number: int, message: Message) -> Message:
+        """Return an answer as its text, with the names of the tools that it calls."""
+        text = {"role": "assistant", "content": self._said[number]}
+        return text | {"called": open_calls([message])}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Tokenizer
 from ..backends.special_tokens import Borders, frame, matcher
-from . import templates
+from ..errors import TemplateError
+from . import history, templates
+from .accepted import Accepted
+from .template_budget import JsonText
 
 if TYPE_CHECKING:
     from .call_forms.base import CallForm
@@ -62,30 +65,56 @@ class ConversationEncoder:
         *,
         add_generation_prompt: bool = True,
         options: AnswerOptions | None = None,
+        explain: bool = True,
     ) -> str:
         """Return a conversation as text for `encode`.
 
-        messages: in OpenAI's form; answers may have tool_calls and reasoning_content. options:
-        tools and variables for the template. Raises TemplateError, and ConfigError for options that
-        the model cannot follow.
+        messages: in OpenAI's form, as clients send them; `history.regular` brings them into the
+        form that the template accepts. Answers may have tool_calls and reasoning_content. options:
+        tools and variables for the template. Raises ConfigError for options that the model cannot
+        follow, and TemplateError. explain: True to name the message in it that the template
+        refuses, which renders the conversation some ten times more.
         """
         form = self._form(messages, options)
-        tools = form.tools if form else None
         variables: Mapping[str, Any] = {}
-        if form:
-            messages = form.messages(messages)
         if form and options:
             form.check(options)
             told = form.variables(options)
             variables = {name: self.mark(value) for name, value in told.items()}
-        marked = [self._marked(message, tools) for message in messages]
-        if tools and options and options.tools:
-            marked_tools = [self.mark(tool.to_dict()) for tool in options.tools]
-            marked = tools.instructed(marked, marked_tools)
+        given = options.tools if options else ()
+        tools = [self.mark(tool.to_dict()) for tool in given]
+        rendered = functools.partial(self._rendered, form, variables, tools)
+        try:
+            return rendered(messages, add_generation_prompt)
+        except templates.Refused as error:
+            number = _refused(messages, rendered) if explain else None
+            if number is None:
+                raise
+            raise error.about(number, messages[number]["role"]) from error.__cause__
+
+    def _rendered(
+        self,
+        form: AnswerFormat | None,
+        variables: Mapping[str, Any],
+        tools: Sequence[Any],
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+    ) -> str:
+        """Return a conversation as text. variables, tools: with marks."""
+        template = self._tool_template if tools else self._template
+        special, calls = self._tokenizer.special(), form.tools if form else None
+        accepted = Accepted.by(template, special, has_tools=bool(tools))
+        key = form.reasoning.key if form and form.reasoning else ""
+        regular = history.regular(messages, accepted, key)
+        if calls:
+            regular = [calls.message(message) for message in regular]
+        marked = [self._marked(message, calls) for message in regular]
+        if calls and tools:
+            marked = calls.instructed(marked, tools)
         return templates.render(
-            self._tool_template if options and options.tools else self._template,
+            template,
             marked,
-            self._tokenizer.special(),
+            special,
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
@@ -100,9 +129,10 @@ class ConversationEncoder:
         `render`.
         """
         *before, last = messages
-        if not last["content"] and not last.get("reasoning_content"):
+        content = history.text_of(last.get("content"))
+        if not content and not last.get("reasoning_content"):
             return self.render(before, options=options)
-        begun = {**last, "content": last["content"] + _CUT}
+        begun = {**last, "content": content + _CUT}
         text = self.render([*before, begun], add_generation_prompt=False, options=options)
         kept, _, rest = text.partition(_CUT)
         return None if kept == text or _CUT in rest else kept
@@ -161,7 +191,10 @@ class ConversationEncoder:
                 self._mark_key(str(key)): item if _is_kind(key, item) else self.mark(item)
                 for key, item in value.items()
             }
-        return self._mark_text(value) if isinstance(value, str) else value
+        if isinstance(value, str):
+            marked = self._mark_text(value)
+            return JsonText(marked) if isinstance(value, JsonText) else marked
+        return value
 
     def _mark_key(self, key: str) -> str:
         known = map(templates.keys_of, {self._template, self._tool_template})
@@ -365,3 +398,27 @@ class ConversationEncoder:
 def _is_kind(key: str, value: Any) -> bool:
     """Return True for a word that templates compare with, such as the type of a tool."""
     return key == "type" and isinstance(value, str) and value.isidentifier()
+
+
+def _refused(
+    messages: Sequence[Mapping[str, Any]],
+    rendered: Callable[[Sequence[Mapping[str, Any]], bool], str],
+) -> int | None:
+    """Return the number of the message with which a template begins to refuse messages.
+
+    Returns None if it refuses even a question of the user. rendered: renders some messages, with or
+    without the generation prompt. Raises TemplateError.
+    """
+    accepted, refused = 0, len(messages)
+    try:
+        rendered([{"role": "user", "content": "?"}], True)
+    except TemplateError:
+        return None
+    while refused - accepted > 1:
+        middle = (accepted + refused) // 2
+        try:
+            rendered(messages[:middle], False)
+            accepted = middle
+        except TemplateError:
+            refused = middle
+    return accepted if messages else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..backends.base import Tokenizer
@@ -139,29 +138,6 @@ class AnswerFormat:
             variables |= self.tools.variables(tools) if self.tools else {"tools": tools}
         return variables
 
-    def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return messages with calls and reasoning in the form that the template expects."""
-        return [self._message(message) for message in messages]
-
-    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        rendered = dict(message)
-        key = self.reasoning.key if self.reasoning else ""
-        if key and "reasoning_content" in rendered:
-            rendered[key] = rendered.pop("reasoning_content")
-        if rendered.get("tool_calls"):
-            rendered["tool_calls"] = [self._call(call) for call in rendered["tool_calls"]]
-        return self.tools.message(rendered) if self.tools else rendered
-
-    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        function = dict(call["function"])
-        arguments = function.get("arguments")
-        takes_text = bool(self.tools and self.tools.takes_text)
-        if isinstance(arguments, str) and not takes_text:
-            function["arguments"] = _object_of(arguments)
-        elif takes_text and not isinstance(arguments, str):
-            function["arguments"] = json.dumps(arguments, ensure_ascii=False)
-        return {**call, "function": function}
-
     def _thought(self, options: AnswerOptions, rendered: str) -> Thought:
         thought = self.beginning(rendered)
         if options.reasoning_budget == 0 and thought == "optional":
@@ -175,15 +151,6 @@ class AnswerFormat:
         if not markers or prompt.endswith(markers.end):
             return "none"
         return "open" if not markers.begin or prompt.endswith(markers.begin) else "optional"
-
-
-def _object_of(text: str) -> Any:
-    """Return arguments as an object. The arguments of a call that was cut stay text."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,25 +9,24 @@ from typing import Any
 from ..errors import TemplateError
 from . import templates
 from .markers import ID_LENGTH, ReasoningMarkers
-from .tools import Tool
 
 _MOST_RENDERINGS, _MOST_SECONDS = 200, 10.0
 ANSWER, THOUGHT = "An answer 4711.", "A thought 1147."
 FIRST, SECOND = "probe_alpha", "probe_beta"
 ARGUMENTS = {"probe_key": "probe value", "probe_other": 2718}
 _ASKED = {"role": "user", "content": "A question 7141."}
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "probe_key": {"type": "string", "description": "A text."},
+        "probe_other": {"type": "integer", "description": "A number."},
+    },
+}
 TOOLS = [
-    Tool(
-        name,
-        "A function.",
-        {
-            "type": "object",
-            "properties": {
-                "probe_key": {"type": "string", "description": "A text."},
-                "probe_other": {"type": "integer", "description": "A number."},
-            },
-        },
-    ).to_dict()
+    {
+        "type": "function",
+        "function": {"name": name, "description": "A function.", "parameters": _PARAMETERS},
+    }
     for name in (FIRST, SECOND)
 ]
 
@@ -41,14 +40,14 @@ class Probe:
     """Renders test conversations with a template; the result is None if the template refuses one.
 
     A template is a program that came with the model. After _MOST_RENDERINGS renderings, or
-    _MOST_SECONDS of this thread's CPU time, it is no longer run.
+    _MOST_SECONDS of CPU time, it is no longer run.
     """
 
     def __init__(self, template: str, special: Mapping[str, str]) -> None:
         self.template = template
         self._special = special
         self._left = _MOST_RENDERINGS
-        self._deadline = time.thread_time() + _MOST_SECONDS
+        self._seconds = _MOST_SECONDS
 
     def text(
         self, *answers: Mapping[str, Any], generation: bool = False, **variables: Any
@@ -59,14 +58,16 @@ class Probe:
             messages += [answer, _ASKED]
         if answers:
             del messages[-1]
-        return self._rendered(messages, generation, variables)
+        return self.rendered(messages, generation, variables)
 
-    def _rendered(
+    def rendered(
         self, messages: Sequence[Mapping[str, Any]], generation: bool, variables: Mapping[str, Any]
     ) -> str | None:
+        """Return the rendering of messages. generation: True to add the generation prompt."""
         self._left -= 1
-        if self._left < 0 or time.thread_time() > self._deadline:
+        if self._left < 0 or self._seconds < 0:
             return None
+        began = time.thread_time()
         try:
             return templates.render(
                 self.template,
@@ -77,6 +78,8 @@ class Probe:
             )
         except TemplateError:
             return None
+        finally:
+            self._seconds -= time.thread_time() - began
 
     @property
     def ignores_tools(self) -> bool:

@@ -15,12 +15,12 @@ from .options import AnswerOptions
 class GenerationRequest:
     """A request for an answer, from any API or program.
 
-    messages: a conversation as returned by `history.regular`. prompts: used in place of messages;
-    texts in which special tokens are read, token ids, or texts with a hole to fill. options: the
-    options for tools and reasoning. prediction: text that the answer is likely to contain.
-    parse_special: True reads the names of control tokens in messages as control tokens. continues:
-    True if the last message is the assistant's and the answer continues it, False if the answer is
-    a message of its own, None to continue such a message where that is possible.
+    messages: a conversation in OpenAI's form, as the client sent it. prompts: used in place of
+    messages; texts in which special tokens are read, token ids, or texts with a hole to fill.
+    options: the options for tools and reasoning. prediction: text that the answer is likely to
+    contain. parse_special: True reads the names of control tokens in messages as control tokens.
+    continues: True if the last message is the assistant's and the answer continues it, False if the
+    answer is a message of its own, None to continue such a message where that is possible.
     """
 
     messages: Sequence[Message] = ()

@@ -52,6 +52,12 @@ def spend(size: int) -> None:
         budget.spend(size)
 
 
+class JsonText(str):
+    """JSON that `tojson` writes as it is, so that the arguments of a call stay as they were."""
+
+    __slots__ = ()
+
+
 # --- values ------------------------------------------------------------------------------------
 
 

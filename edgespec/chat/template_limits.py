@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.tests import TESTS
 from markupsafe import Markup, escape
 
-from .template_budget import TooMuch, charged, listed, spend, text_of, weighed, weight
+from .template_budget import JsonText, TooMuch, charged, listed, spend, text_of, weighed, weight
 
 _MAX_WIDTH = 100  # the largest argument of indent, strip and similar
 _MAX_FORM = 200  # characters of a format for strftime_now
@@ -141,6 +141,8 @@ def _tojson(
     ensure_ascii: bool = False,
     sort_keys: bool = False,
 ) -> str:
+    if isinstance(value, JsonText):
+        return str(value)
     _narrow("the indent of tojson", indent or 0)
     for each in separators or ():
         _narrow("a separator of tojson", len(each))

@@ -68,6 +68,35 @@ def keys_of(template: str) -> frozenset[str]:
     return frozenset([node.attr for node in tree.find_all(nodes.Getattr)]).union(texts, attributes)
 
 
+class Refused(TemplateError):
+    """The template refuses the conversation. reason: what it, or else Jinja, says."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the model's chat template refused the conversation: {reason}; if there are tools or "
+            "variables of the template, leave them out one by one"
+        )
+        self.reason = reason
+
+    def about(self, index: int, role: str) -> Refused:
+        """Return an error that names the message which the template refuses."""
+        error = Refused(self.reason)
+        error.index = index
+        rule = _RULES.get(role, "change it, or leave it out")
+        error.args = (
+            f"the model's chat template refused messages[{index}], of the role {role!r:.40}: "
+            f"{self.reason}; {rule}",
+        )
+        return error
+
+
+_RULES = {
+    "tool": "a result comes after the message that calls the tool; send both, or neither",
+    "user": "send text, and let the assistant answer before the user speaks again",
+}
+"""What to do about a message of each role that a template refuses."""
+
+
 def render(
     template: str,
     messages: Sequence[Message],
@@ -81,8 +110,8 @@ def render(
     special: the texts of special tokens by name. variables: further variables for the template,
     such as tools.
 
-    Raises TemplateError, also for a template that takes longer than 5 s or makes texts of more than
-    64 million characters.
+    Raises Refused if the template refuses the conversation, and TemplateError for a template that
+    cannot be read, takes longer than 5 s or makes texts of more than 64 million characters.
     """
     compiled = _compiled(template)
     try:
@@ -97,9 +126,7 @@ def render(
             "use the model with raw prompts"
         ) from error
     except Exception as error:  # a template is a program and can raise anything
-        raise TemplateError(
-            f"the model's chat template refused the conversation: {_short(error)}"
-        ) from error
+        raise Refused(_short(error)) from error
     return text
 
 

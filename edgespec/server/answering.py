@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from ..chat.reading import Reading
 from ..engine import Engine
-from ..errors import EdgeSpecError
+from ..errors import EdgeSpecError, TemplateError
 from ..types import Completion
 from .apis import API, APIS
 from .base import Answer, ParsedRequest, PreparedRequest, ServedModel
@@ -184,6 +184,10 @@ def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
         told = as_api_error(error, request.scope["edgespec.log"]["request_id"])
         if told.param == "messages":
             told.param = asked.messages
+        if isinstance(error, TemplateError) and error.index is not None:
+            place = f"messages[{error.index}]"
+            told.param = asked.places[error.index] if asked.places else place
+            told.message = told.message.replace(place, told.param, 1)
         raise told from error
 
 

@@ -30,9 +30,10 @@ class ParsedRequest:
 
     writer: makes the writer of the answers. form: the field of the body that gives the answer a
     form, "" if none does. messages: the field to name in errors about the conversation. tools: for
-    each tool's name, the field to name in errors about its parameters. watch: makes a function for
-    an answer, which is called with the event of each token; when it returns True, the answer ends
-    with the reason "time_limit".
+    each tool's name, the field to name in errors about its parameters. places: for each message of
+    the request, its place in the body; none if the messages are those of the body. watch: makes a
+    function for an answer, which is called with the event of each token; when it returns True, the
+    answer ends with the reason "time_limit".
     """
 
     request: GenerationRequest
@@ -42,6 +43,7 @@ class ParsedRequest:
     form: str = ""
     messages: str = "messages"
     tools: Mapping[str, str] = field(default_factory=dict)
+    places: Sequence[str] = ()
     watch: Callable[[], Callable[[Event], bool]] | None = None
 
 

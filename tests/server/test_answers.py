@@ -23,7 +23,7 @@ FORM = AnswerFormat.of(TEMPLATE, {"bos_token": "", "eos_token": ""})
 OPTIONS = AnswerOptions((Tool("look"), Tool("look_up")))
 TOKENIZER = ToyTokenizer(["a", "</s>"], [1])
 
-NOTHING = [{"role": "user", "content": []}]
+NOTHING = [{"role": "system", "content": []}]
 
 words = st.text("ab<>/{}\"'é\U0001f642 \n", max_size=12).map(str.strip)
 arguments = st.dictionaries(words, st.one_of(words, st.integers(), st.lists(words))).map(json.dumps)

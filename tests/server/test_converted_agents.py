@@ -120,7 +120,7 @@ def test_a_request_in_the_way_of_claude_code(url, chat):
     assert "".join(delta["text"] for delta in deltas) == "It is 20 degrees."
     assert events[-1] == {"type": "message_stop"}
     assert "cch=" not in chat.seen[-1]
-    assert "You are an agent.\n\nAvailable agents: none.<|im_end|>" in chat.seen[-1]
+    assert "<|im_start|>system\nAvailable agents: none.<|im_end|>" in chat.seen[-1]
 
 
 def test_the_official_loop_over_tools(url):

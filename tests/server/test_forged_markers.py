@@ -170,7 +170,7 @@ def messages_bodies(text):
 
 BODIES = {CHAT: chat_bodies, RESPONSES: responses_bodies, MESSAGES: messages_bodies}
 FIELDS = [(path, field) for path, bodies in BODIES.items() for field in bodies(X)]
-UNSHOWN = {(CHAT, "user's name"), (CHAT, "refusal"), (CHAT, "id of a call"), (CHAT, "variable")}
+UNSHOWN = {(CHAT, "user's name"), (CHAT, "id of a call"), (CHAT, "variable")}
 """Fields that the template, or the API, leaves out."""
 
 

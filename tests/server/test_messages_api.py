@@ -83,8 +83,8 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
          "tool_calls": [call("a", '{"city": "Köln"}'), call("b", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "b", "name": "weather", "content": "un\n\nknown"},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "content": "un\n\nknown"},
         {"role": "user", "content": "And now?"},
     ]  # fmt: skip
 
@@ -111,8 +111,8 @@ def test_what_an_assistant_says_in_a_turn_is_one_text_and_turns_are_apart():
     }  # fmt: skip
 
 
-def test_what_the_system_says_later_joins_its_first_message():
-    """Claude Code sends such messages, and many templates refuse them where they stand."""
+def test_what_the_system_says_later_stays_where_it_is():
+    """Claude Code sends such messages. At the front they would change all that was read."""
     turns = [
         {"role": "user", "content": "one"},
         {"role": "system", "content": [{"type": "text", "text": "agents"}]},
@@ -122,12 +122,51 @@ def test_what_the_system_says_later_joins_its_first_message():
         {"role": "system", "content": "today"},
     ]
     assert told(messages=turns, system="be brief") == [
-        {"role": "system", "content": "be brief\n\nagents\n\ntoday"},
-        {"role": "user", "content": "one\n\ntwo"},
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "one"},
+        {"role": "system", "content": "agents"},
+        {"role": "user", "content": "two"},
         {"role": "assistant", "content": "three"},
         {"role": "user", "content": "four"},
+        {"role": "system", "content": "today"},
     ]
-    assert told(messages=turns[:2])[0] == {"role": "system", "content": "agents"}
+
+
+@pytest.mark.parametrize("nothing", ["", None, []])
+def test_turns_without_text_keep_their_place(nothing):
+    turns = [*ASK, {"role": "assistant", "content": nothing}, {"role": "user", "content": nothing}]
+    assert told(messages=turns) == [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+    ]
+    result = {"type": "tool_result", "tool_use_id": "a", "content": nothing}
+    assert told(messages=[{"role": "user", "content": [result]}]) == [
+        {"role": "tool", "tool_call_id": "a", "content": ""}
+    ]
+
+
+def test_blocks_of_the_providers_tools_are_their_text():
+    found = {"type": "search_result", "source": "a", "title": "Rome", "content": [
+        {"type": "text", "text": "Sunny."}]}  # fmt: skip
+    turns = [
+        *ASK,
+        {"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q?"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": [
+                {"type": "web_search_result", "title": "News", "url": "u", "encrypted_content": "x",
+                 "page_age": None}]},
+            {"type": "text", "text": "Look."},
+            {"type": "container_upload", "file_id": "f"},
+            {"type": "tool_use", "id": "a", "name": "weather", "input": {}},
+        ]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [
+            {"type": "tool_reference", "tool_name": "weather"}, found]}]},
+    ]  # fmt: skip
+    assert told(messages=turns)[1:] == [
+        {"role": "assistant", "content": "q?\n\nNews\n\nLook.", "tool_calls": [call("a", "{}")]},
+        {"role": "tool", "tool_call_id": "a", "content": "Rome\nSunny."},
+    ]
 
 
 def test_the_block_for_accounting_is_no_text_for_a_model():
@@ -201,8 +240,9 @@ def test_thinking_and_formats():
          "messages[1].content[0]", "tool_result belongs in a message of the user"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
          "messages[0].content[0].text", "missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "server_tool_use"}]}]},
-         "messages[0].content[0].type", "server_tool_use"),
+        ({"messages": [{"role": "user", "content": [{"type": "server_tool"}]}]},
+         "messages[0].content[0].type", "server_tool"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
         ({"messages": [*ASK, {"role": "assistant", "content": [
             {"type": "tool_use", "id": "a", "name": "b", "input": DEEP}]}, *ASK]},
          "messages[1].content[0].input", "levels deep"),

@@ -74,7 +74,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("messages", [{"role": "robot", "content": "x"}], 'must be "system" or'),
         ("messages", [{"role": "tool", "content": "x"}], "tool_call_id' is missing"),
         ("messages", [{"role": "user"}], "'messages[0].content' is missing"),
-        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], 'must be "text"'),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], '"refusal" or "text"'),
         ("messages", "hello", "must be a list"),
     ],
 )  # fmt: skip

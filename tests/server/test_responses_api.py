@@ -80,8 +80,8 @@ def test_a_conversation_with_calls_as_clients_send_it_back():
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "Wait.", "reasoning_content": "Look it up.",
          "tool_calls": [call("a", '{"city":"Rome"}'), call("b", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "b", "name": "weather", "content": "un\n\nknown"},
+        {"role": "tool", "tool_call_id": "a", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "b", "content": "un\n\nknown"},
     ]  # fmt: skip
 
 
@@ -112,12 +112,51 @@ def test_messages_of_one_role_are_apart_and_the_parts_of_one_are_not():
         {"type": "function_call_output", "call_id": "a", "output": results},
     ]
     assert told(input=items, instructions="be brief") == [
-        {"role": "system", "content": "be brief\n\npermissions"},
+        {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
-        {"role": "assistant", "content": "Good day.\n\nWait.", "reasoning_content": "Hm.",
-         "tool_calls": [call("a", "{}")]},
-        {"role": "tool", "tool_call_id": "a", "name": "weather", "content": "one\n\ntwo"},
+        {"role": "assistant", "content": "Good day.", "reasoning_content": "Hm."},
+        {"role": "system", "content": "permissions"},
+        {"role": "assistant", "content": "Wait.", "tool_calls": [call("a", "{}")]},
+        {"role": "tool", "tool_call_id": "a", "content": "one\n\ntwo"},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("nothing", ["", None, []])
+def test_messages_without_text_keep_their_place(nothing):
+    items = [
+        {"role": "user", "content": nothing},
+        {"role": "assistant", "content": nothing},
+        {"type": "function_call_output", "call_id": "a", "output": nothing},
+    ]
+    assert told(input=items) == [
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": ""},
+        {"role": "tool", "tool_call_id": "a", "content": ""},
+    ]
+
+
+def test_items_of_other_tools_are_their_text():
+    items = [
+        {"role": "user", "content": "hello"},
+        {"type": "web_search_call", "id": "w", "status": "completed",
+         "action": {"type": "search", "query": "q?"}},
+        {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "*** Begin"},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+        {"type": "compaction", "encrypted_content": "gAAAA"},
+        {"type": "local_shell_call", "id": "l", "call_id": "d", "status": "completed",
+         "action": {"type": "exec", "command": ["ls", "-l"], "env": {"A": "b"}}},
+        {"type": "local_shell_call_output", "id": "l", "output": "a.txt"},
+        {"type": "image_generation_call", "id": "i", "result": "iVBOR", "status": "completed"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    ]  # fmt: skip
+    assert told(input=items) == [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "q?\n\n*** Begin"},
+        {"role": "user", "content": "done"},
+        {"role": "assistant", "content": "ls\n-l"},
+        {"role": "user", "content": "a.txt"},
+        {"role": "assistant", "content": "No."},
+    ]
 
 
 def test_functions_are_taken_and_other_tools_skipped():
@@ -169,7 +208,7 @@ def test_formats_and_reasoning():
         ({"input": []}, "input", "at least 1"),
         ({"input": [{"role": "tool", "content": ""}]}, "input[0].role", '"assistant"'),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "nothing is stored"),
-        ({"input": [{"type": "web_search_call"}]}, "input[0].type", "web_search_call"),
+        ({"input": [{"type": "web_search"}]}, "input[0].type", "web_search"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},
          "input[0].content[0]", "images are not supported"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]},

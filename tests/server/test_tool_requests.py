@@ -101,7 +101,7 @@ def test_refusals_name_the_place(client, fields, param, says):
     [
         ({"role": "tool", "content": "x"}, "messages[0].tool_call_id", "missing"),
         ({"role": "robot", "content": "x"}, "messages[0].role", '"tool"'),
-        ({"role": "user", "content": None}, "messages[0].content", "text"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0]", "'text'"),
         ({"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "a"}}]},
             "messages[0].tool_calls[0].type", '"function"'),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": {}}}]},

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from ..grammar import AnswerGrammar
 
 
+def as_object(arguments: Any) -> Any:
+    """Return arguments as an object. arguments: an object, or the JSON text of one."""
+    return json.loads(arguments) if isinstance(arguments, str) else arguments
+
+
 class ArgumentsReader(ABC):
     """A reader that takes the arguments of one call in pieces and returns JSON.
 
@@ -76,7 +81,7 @@ class Arguments(ABC):
     def write(self, arguments: Any) -> str:
         """Return arguments as the model writes them.
 
-        arguments: an object, or the text of a call that was cut.
+        arguments: an object, or the JSON text of one (`as_object`).
         """
 
     @abstractmethod

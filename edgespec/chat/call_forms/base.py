@@ -30,11 +30,10 @@ class CallForm:
     `between` between two calls, and `end` after the last one. In all of these texts, ID is a
     placeholder for the id of a call and INDEX for a number that counts calls (`markers`).
     arguments: the way in which arguments are written. is_parallel: True if an answer may have more
-    than one call. takes_text: True if the template wants arguments as JSON text, not as objects.
-    is_in_template: True if the template writes the calls of earlier answers; otherwise calls are
-    given to the template as part of the content. variants: further pairs of `opening` and
-    `after_name` that the model may write. reasoning, content: the markers of reasoning and content,
-    if they cannot be learned from the template.
+    than one call. is_in_template: True if the template writes the calls of earlier answers;
+    otherwise calls are given to the template as part of the content. variants: further pairs of
+    `opening` and `after_name` that the model may write. reasoning, content: the markers of
+    reasoning and content, if they cannot be learned from the template.
     """
 
     opening: str
@@ -45,7 +44,6 @@ class CallForm:
     end: str = ""
     arguments: Arguments = _JSON
     is_parallel: bool = True
-    takes_text: bool = False
     is_in_template: bool = True
     variants: tuple[tuple[str, str], ...] = ()
     reasoning: ReasoningMarkers | None = None

@@ -56,8 +56,7 @@ def deepseek_3(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | N
     """Return the form for a template that writes a call as DeepSeek V3.1 does."""
     if _NAMED not in probe.template:
         return None
-    for takes_text in (False, True):
-        given = json.dumps(ARGUMENTS) if takes_text else ARGUMENTS
+    for given in (ARGUMENTS, json.dumps(ARGUMENTS)):
         text = probe.answered(answer_of("", [call_of(FIRST, 0, given)])) or ""
         if f"{_BEGIN}{_CALL}{FIRST}{_NAMED}{{" in text:
             return DeepSeek(
@@ -66,7 +65,6 @@ def deepseek_3(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | N
                 closing=_CLOSED,
                 begin=_BEGIN,
                 end=_END,
-                takes_text=takes_text,
                 ignores_tools=probe.ignores_tools,
             )
     return None

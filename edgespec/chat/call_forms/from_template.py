@@ -100,7 +100,7 @@ class _Written:
             form = dataclasses.replace(form, arguments=written)
         if not form or max(map(len, (form.closing, form.end))) > _LONGEST:
             return None
-        return dataclasses.replace(form, takes_text=self._takes_text)
+        return form
 
     def _text(self, names: Sequence[str], arguments: Mapping[str, Any] = ARGUMENTS) -> str | None:
         """Return the text of an answer with calls, with ID in place of each call id.

@@ -17,7 +17,7 @@ from ..probes import Probe
 from ..texts import until
 from ..tools import Tool
 from . import nested_values, register
-from .arguments import Arguments, ArgumentsReader
+from .arguments import Arguments, ArgumentsReader, as_object
 from .base import CallForm
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class Gemma(Arguments):
         return f"{notation.object(pairs, is_open=False)} {grammar.text(ends[0])}"
 
     def write(self, arguments: Any) -> str:
-        """Return the arguments as the template writes them. Text is returned unchanged."""
-        return arguments if isinstance(arguments, str) else _written(arguments)
+        """Return the arguments as the template writes them."""
+        return _written(as_object(arguments))
 
     def reader(self, tool: Tool, ends: Sequence[str]) -> ArgumentsReader:
         """Return a reader that turns the notation into JSON."""

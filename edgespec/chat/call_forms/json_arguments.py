@@ -33,7 +33,7 @@ class Json(Arguments):
         return f"%json {schema} {grammar.text(ends[0])}"
 
     def write(self, arguments: Any) -> str:
-        """Return the arguments as JSON. Text is returned unchanged."""
+        """Return the arguments as JSON, and JSON text unchanged."""
         if isinstance(arguments, str):
             return arguments
         separators = self.item_separator, self.key_separator

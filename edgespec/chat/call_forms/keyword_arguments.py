@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...constraints.texts import BLANKS
 from .. import argument_schemas
 from ..tools import Tool
-from .arguments import Arguments, ArgumentsReader
+from .arguments import Arguments, ArgumentsReader, as_object
 
 if TYPE_CHECKING:
     from ..grammar import AnswerGrammar
@@ -116,10 +116,9 @@ class Keywords(Arguments):
     # --- texts ---------------------------------------------------------------------------------
 
     def write(self, arguments: Any) -> str:
-        """Return the arguments one after the other. Text is returned unchanged."""
-        if isinstance(arguments, str):
-            return arguments
-        return _BETWEEN.join(f"{key}{_MIDDLE}{_literal(value)}" for key, value in arguments.items())
+        """Return the arguments one after the other."""
+        given = as_object(arguments).items()
+        return _BETWEEN.join(f"{key}{_MIDDLE}{_literal(value)}" for key, value in given)
 
     def reader(self, tool: Tool, ends: Sequence[str]) -> ArgumentsReader:
         """Return a reader for arguments that are written one after the other."""

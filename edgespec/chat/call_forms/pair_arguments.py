@@ -13,7 +13,7 @@ from .. import argument_schemas
 from ..templates import TAG
 from ..texts import escaped, matched
 from ..tools import Tool
-from .arguments import Arguments, ArgumentsReader
+from .arguments import Arguments, ArgumentsReader, as_object
 
 if TYPE_CHECKING:
     from ..grammar import AnswerGrammar
@@ -167,11 +167,9 @@ class Pairs(Arguments):
         return 0, None if is_control else most
 
     def write(self, arguments: Any) -> str:
-        """Return the arguments one after the other. Text is returned unchanged."""
-        if isinstance(arguments, str):
-            return arguments
+        """Return the arguments one after the other."""
         written = []
-        for key, value in arguments.items():
+        for key, value in as_object(arguments).items():
             is_text = isinstance(value, str)
             text = value if is_text else json.dumps(value, ensure_ascii=False)
             written.append(f"{self.opening}{key}{self._between(is_text)}{text}{self.closing}")

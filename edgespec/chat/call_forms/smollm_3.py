@@ -17,7 +17,7 @@ from ..probes import Probe
 from . import register
 from .base import CallForm, with_instructions
 
-_NAMED = "named SmolLM, trained by Hugging Face"
+_NAMED, _MODE = "named SmolLM, trained by Hugging Face", "Reasoning Mode: "
 _BEFORE = """### Tools
 
 You may call one or more functions to assist with the user query.
@@ -54,8 +54,11 @@ class SmolLM(CallForm):
 
 @register("smollm_3", "SmolLM3's marked JSON objects")
 def smollm_3(probe: Probe, reasoning: ReasoningMarkers | None) -> CallForm | None:
-    """Return the form for a template that names SmolLM and writes no calls."""
-    if _NAMED not in probe.template or "tool_calls" in probe.template:
+    """Return the form for a template that names SmolLM and its reasoning mode, and writes no
+    calls.
+    """
+    names = _NAMED in probe.template and _MODE in probe.template  # SmolLM2 has no modes
+    if not names or "tool_calls" in probe.template:
         return None
     own = "xml_tools" if "xml_tools" in probe.template else ""
     return SmolLM(

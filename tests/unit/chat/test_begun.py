@@ -23,7 +23,14 @@ def said(text: str, **more) -> dict[str, object]:
     return {"role": "assistant", "content": text, **more}
 
 
-@pytest.mark.parametrize("path", published(), ids=lambda path: path.stem)
+NOT_CUT = {  # templates that cannot be rendered, or that write a message with tools only
+    "MiroThinker", "fireworks-ai-llama-3-firefunction-v2",
+    "CohereForAI-c4ai-command-r-plus-tool_use", "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+}  # fmt: skip
+RENDERED = [path for path in published() if path.stem not in NOT_CUT]
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
 def test_every_published_template_allows_it(path):
     made, options = encoder(path.read_text(encoding="utf-8")), AnswerOptions()
     asked = made.render([ASKED], add_generation_prompt=False, options=options)
@@ -33,7 +40,7 @@ def test_every_published_template_allows_it(path):
     assert begun.count("The answer is") == 1
 
 
-@pytest.mark.parametrize("path", published(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
 def test_of_an_empty_message_nothing_is_continued(path):
     made = encoder(path.read_text(encoding="utf-8"))
     assert made.render_begun([ASKED, said("")]) == made.render([ASKED])

@@ -48,7 +48,7 @@ LEARNED = {
         '{"name": "', '", "arguments": ', "}", "<TOOLCALL>[", ", ", "]</TOOLCALL>"
     ),
     "bare": CallForm('{"name": "', '", "parameters": ', "}", is_parallel=False),
-    "function": CallForm("<function=", ">", "</function>", takes_text=True),
+    "function": CallForm("<function=", ">", "</function>"),
     "name": CallForm("[TOOL_CALLS]", "[ARGS]", ""),
     "name and id": CallForm("[TOOL_CALLS]", f"[CALL_ID]{ID}[ARGS]", ""),
     "counted": CallForm(

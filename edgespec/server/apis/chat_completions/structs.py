@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from ....chat.history import call_of, regular
+from ....chat.history import call_of
 from ....chat.messages import Message as ChatMessage
 from ..fields import Budget, Generation, Length, ToolName, Top, about, ignored, only
 
@@ -32,13 +32,18 @@ CONTINUES = about(
 
 
 class TextPart(Struct, frozen=True):
-    """A piece of a message's content."""
+    """A piece of a message's content, or of an answer that refuses the request."""
 
-    type: Annotated[Literal["text"], TEXT_ONLY]
-    text: str
+    type: Annotated[Literal["text", "refusal"], TEXT_ONLY]
+    text: str | None = None
+    refusal: str | None = None
+
+    def __post_init__(self) -> None:
+        if getattr(self, self.type) is None:
+            raise ValueError(f"the field '{self.type}' is missing")
 
 
-Content = str | Annotated[list[TextPart], Meta(min_length=1, max_length=1024)]
+Content = str | Annotated[list[TextPart], Meta(max_length=1024)] | None
 
 
 class CalledFunction(Struct, frozen=True):
@@ -83,7 +88,7 @@ class UserMessage(Message, frozen=True, kw_only=True, tag="user"):
 class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
     """A message of the model, and the tools that it called."""
 
-    content: Content | None = None
+    content: Content = None
     reasoning_content: str | None = None
     reasoning: Annotated[str | None, about("Another name of reasoning_content")] = None
     tool_calls: Annotated[list[Call], Meta(max_length=1024)] | None = None
@@ -95,7 +100,7 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
 class ToolMessage(Message, frozen=True, kw_only=True, tag="tool"):
     """The result of a tool call."""
 
-    content: Content | None = None
+    content: Content = None
     tool_call_id: str
 
 
@@ -239,7 +244,7 @@ class ChatRequest(Generation, frozen=True, kw_only=True):
 
 def messages_of(messages: Messages) -> list[ChatMessage]:
     """Return the messages of a body in the form that all APIs use."""
-    return regular(map(_told, messages))
+    return list(map(_told, messages))
 
 
 def _told(message: Message) -> ChatMessage:
@@ -248,6 +253,7 @@ def _told(message: Message) -> ChatMessage:
         "role": str(message.__struct_config__.tag), "content": text_of(message.content),
     }  # fmt: skip
     if isinstance(message, AssistantMessage):
+        told["content"] = told["content"] or message.refusal or ""
         if reasoning := message.reasoning_content or message.reasoning:
             told["reasoning_content"] = reasoning
         if message.tool_calls:
@@ -262,5 +268,5 @@ def _told(message: Message) -> ChatMessage:
 
 def text_of(content: str | list[TextPart] | None) -> str:
     if isinstance(content, list):
-        return "".join(part.text for part in content)
+        return "".join(part.text or part.refusal or "" for part in content)
     return content or ""

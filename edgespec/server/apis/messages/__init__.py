@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....chat.history import Transcript, joined
-from ....chat.messages import Message
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
-from ..fields import TOO_DEEP, is_shallow, missing, read
+from ..fields import TOO_DEEP, check, is_shallow, missing, parsed
 from ..sampling import given_of, stops_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
@@ -20,10 +19,12 @@ from .structs import (
     CountRequest,
     MessagesRequest,
     MessagesTool,
+    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    prepared,
 )
 from .writer import MessagesWriter
 
@@ -32,7 +33,7 @@ _BILLING = "x-anthropic-billing-header:"
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
-    given = read(body, MessagesRequest)
+    given = check(prepared(parsed(body)), MessagesRequest)
     asked = _asked(given, serving)
     if given.thread is not None:
         message = f"thread is not supported: {STATELESS}"
@@ -42,12 +43,12 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
 
 def parse_count(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return the request whose tokens are to be counted. Raises the same errors as `parse`."""
-    return _asked(read(body, CountRequest), serving)
+    return _asked(check(prepared(parsed(body)), CountRequest), serving)
 
 
 def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
     tools = Tools(_functions(given.tools))
-    messages = _messages(given)
+    talk = _talk(given)
     config, thinking = given.output_config, given.thinking
     form = config.format if config else None
     named: dict[str, Any] = {"schema": form.schema} if form else {}
@@ -65,7 +66,7 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
     )
     return ParsedRequest(
         request=GenerationRequest(
-            messages=messages,
+            messages=talk.messages,
             params=serving.params(named),
             options=options,
             continues=True if answers and given.messages[-1].role == "assistant" else None,
@@ -75,19 +76,23 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
         stream=isinstance(given, MessagesRequest) and bool(given.stream),
         form="output_config.format" if form else "",
         tools=tools.places,
+        places=talk.places,
     )
 
 
-def _messages(given: CountRequest) -> list[Message]:
+def _talk(given: CountRequest) -> Transcript:
     talk = Transcript()
+    talk.place = "system"
     for text in _system(given.system):
         talk.say("system", text)
     for i, turn in enumerate(given.messages):
-        blocks = [TextBlock(turn.content)] if isinstance(turn.content, str) else turn.content
+        said = turn.content or ""
+        blocks = [TextBlock(said)] if isinstance(said, str) else said
         for k, block in enumerate(blocks):
             _check_block(turn.role, block, f"messages[{i}].content[{k}]")
+        talk.place = f"messages[{i}]"
         _add(talk, turn.role, blocks)
-    return talk.messages
+    return talk
 
 
 def _system(system: str | list[TextBlock] | None) -> list[str]:
@@ -123,8 +128,9 @@ def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
         said = [block.text for block in blocks if isinstance(block, TextBlock)]
         thought = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
         talk.think("".join(thought))
-        if said:
-            talk.say(role, "".join(said))
+        talk.say(role, "".join(said))
+    elif role == "user" and all(isinstance(block, RedactedThinkingBlock) for block in blocks):
+        talk.say(role, "")
     for block in blocks:
         if isinstance(block, TextBlock) and role != "assistant":
             talk.say(role, block.text)

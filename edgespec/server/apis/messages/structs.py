@@ -20,6 +20,7 @@ from ..fields import (
     only,
     with_settings,
 )
+from ..skipped import BLOCKS, text_in
 
 STATELESS = "nothing is stored here; send the whole conversation"
 
@@ -86,7 +87,7 @@ class Turn(Struct, frozen=True):
     """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | Blocks
+    content: str | Blocks | None
 
 
 class MessagesTool(Struct, frozen=True):
@@ -172,3 +173,47 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
     service_tier: Annotated[str | None, IGNORED] = None
     inference_geo: Annotated[str | None, IGNORED] = None
     diagnostics: Annotated[dict[str, Any] | None, IGNORED] = None
+
+
+def prepared(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a request, with the text of blocks that belong to the provider's tools in
+    place of these blocks.
+    """
+    turns = body.get("messages")
+    return body | {"messages": list(map(_prepared, turns))} if isinstance(turns, list) else body
+
+
+def _prepared(turn: Any) -> Any:
+    if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
+        return turn
+    known = [_known(block) for block in turn["content"]]
+    if turn.get("role") == "assistant":
+        known = _apart(known, turn["content"])
+    return turn | {"content": known}
+
+
+def _known(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+        known = map(_known, block["content"])
+        return block | {"content": [each for each in known if each is not _NOTHING]}
+    if not isinstance(block.get("type"), str) or block["type"] not in BLOCKS:
+        return block
+    text = text_in(block)
+    return {"type": "text", "text": text} if text else _NOTHING
+
+
+_NOTHING = {"type": "redacted_thinking"}  # a block that is skipped
+
+
+def _apart(known: list[Any], given: list[Any]) -> list[Any]:
+    """Return an answer's blocks with an empty line around the texts of tools among them."""
+    apart, last = [], None
+    for block, before in zip(known, given, strict=True):
+        if isinstance(block, dict) and isinstance(block.get("text"), str):
+            is_tool = block is not before
+            between = "\n\n" if last is not None and (is_tool or last) else ""
+            block, last = block | {"text": between + block["text"]}, is_tool
+        apart.append(block)
+    return apart

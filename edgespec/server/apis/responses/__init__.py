@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ....chat.history import Transcript, joined
-from ....chat.messages import Message
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ..fields import check, missing, parsed
@@ -41,9 +40,10 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     params = serving.params(given_of(given) | renamed)
     effort = given.reasoning.effort if given.reasoning else None
     options = tools.options(_choice(given), given.parallel_tool_calls, effort=effort)
+    talk = _talk(given)
     return ParsedRequest(
         request=GenerationRequest(
-            messages=_messages(given), params=params, options=options, continues=False
+            messages=talk.messages, params=params, options=options, continues=False
         ),
         writer=lambda _: ResponsesWriter(given, values, serving.model),
         model=given.model,
@@ -51,38 +51,41 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
         form="text.format" if "schema" in renamed else "",
         messages="input",
         tools=tools.places,
+        places=talk.places,
     )
 
 
-def _messages(given: ResponsesRequest) -> list[Message]:
+def _talk(given: ResponsesRequest) -> Transcript:
     talk = Transcript()
+    talk.place = "instructions"
     if given.instructions is not None:
         talk.say("system", given.instructions)
     items = given.input
     if isinstance(items, str):
         items = [MessageItem("user", items)]
-    for item in items:
+    for i, item in enumerate(items):
+        talk.place = f"input[{i}]"
         _add(talk, item)
-    return talk.messages
+    return talk
 
 
 def _add(talk: Transcript, item: Item) -> None:
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role
-        if texts := _texts(item.content):
-            talk.say(role, "".join(texts) if role == "assistant" else joined(texts))
+        texts = _texts(item.content)
+        talk.say(role, "".join(texts) if role == "assistant" else joined(texts))
     elif isinstance(item, FunctionCallItem):
-        talk.call(item.call_id, item.name, item.arguments)
+        talk.call(item.call_id, item.name, item.arguments or "")
     elif isinstance(item, FunctionCallOutputItem):
         talk.result(item.call_id, joined(_texts(item.output)))
     elif isinstance(item, ReasoningItem):
         talk.think("".join(part.text for part in item.content or item.summary or ()))
 
 
-def _texts(content: str | list[Any]) -> list[str]:
+def _texts(content: str | list[Any] | None) -> list[str]:
     if isinstance(content, str):
         return [content]
-    return [part.refusal if isinstance(part, Refusal) else part.text for part in content]
+    return [part.refusal if isinstance(part, Refusal) else part.text for part in content or ()]
 
 
 def _schema(options: TextOptions | None) -> dict[str, Any] | None:

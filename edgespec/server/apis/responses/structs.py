@@ -23,6 +23,7 @@ from ..fields import (
     only,
     with_settings,
 )
+from ..skipped import ITEMS, text_in
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """The fields of a request that its answer repeats unchanged."""
@@ -84,6 +85,7 @@ Content = (
     | Annotated[
         list[InputText | OutputText | Refusal | InputImage | InputFile], Meta(max_length=1024)
     ]
+    | None
 )
 
 
@@ -103,7 +105,7 @@ class FunctionCallItem(Item, frozen=True, tag="function_call"):
 
     call_id: str
     name: str
-    arguments: str
+    arguments: str | None
 
 
 class FunctionCallOutputItem(Item, frozen=True, tag="function_call_output"):
@@ -236,7 +238,8 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
 
 
 def prepared(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a request, with `type` added to messages that leave it out.
+    """Return the body of a request, with `type` added to messages that leave it out, and with the
+    text of items that belong to skipped tools in place of these items.
 
     Raises ApiError if a field that the answer repeats is nested too deeply.
     """
@@ -246,8 +249,16 @@ def prepared(body: dict[str, Any]) -> dict[str, Any]:
     items = body.get("input")
     if not isinstance(items, list):
         return body
-    typed = [
-        {"type": "message"} | item if isinstance(item, dict) and "role" in item else item
-        for item in items
-    ]
-    return body | {"input": typed}
+    return body | {"input": [_prepared(item) for item in items]}
+
+
+def _prepared(item: Any) -> Any:
+    if not isinstance(item, dict):
+        return item
+    kind = item.get("type")
+    if not isinstance(kind, str) or kind not in ITEMS:
+        return {"type": "message"} | item if "role" in item else item
+    text = text_in(item)
+    role = "user" if kind.endswith("_output") else "assistant"
+    said = {"type": "message", "role": role, "content": text}
+    return said if text else {"type": "reasoning"}  # which adds nothing
