@@ -143,12 +143,12 @@ class Answer:
 class Writer(ABC):
     """Writes the answers to one request, in pieces or as one response.
 
-    Pieces are server-sent events. `open` is called first, while the request may still wait. For
+    Pieces are server-sent events. `opening` is called first, while the request may still wait. For
     each answer in turn, `begin` is called, then `part` for each event, then `end`. After all
-    answers `close` is called. `alive` and `fail` may be called at any time after `open`.
+    answers `close` is called. `alive` and `fail` may be called at any time after `opening`.
     """
 
-    def open(self) -> Iterable[str]:
+    def opening(self) -> Iterable[str]:
         """Return the pieces to send before anything is known of an answer."""
         return ()
 
@@ -191,12 +191,12 @@ class BlockWriter(Writer):
     def __init__(self) -> None:
         self._open: tuple[str, int] | None = None
 
-    def open(self) -> Iterable[str]:
+    def opening(self) -> Iterable[str]:
         """Return the events before the first part."""
         return map(named_event, self._begin())
 
     def begin(self, index: int) -> Iterable[str]:
-        """Return nothing: there is only one answer, and `open` has begun it."""
+        """Return nothing: there is only one answer, and `opening` has begun it."""
         return ()
 
     def part(self, index: int, event: Event) -> Iterable[str]:

@@ -78,7 +78,7 @@ class EventStream(Response):
     async def _texts(self) -> AsyncIterator[str]:
         answers: list[Answer] = []
         try:
-            for text in self._writer.open():
+            for text in self._writer.opening():
                 yield text
             async for item in self._items:
                 for text in self._pieces(item, answers):

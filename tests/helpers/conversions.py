@@ -95,7 +95,7 @@ def answered(
 def events_of(writer: Writer, parts: Sequence[Part], *how: Any, **more: Any) -> list[Any]:
     """Return the events that a writer makes of an answer, as a client reads them."""
     events, answer = answered(parts, *how, **more)
-    texts = [*writer.open(), *writer.begin(0)]
+    texts = [*writer.opening(), *writer.begin(0)]
     for event in events:
         texts += writer.part(0, event)
     texts += [*writer.end(0, answer), *writer.close([answer])]

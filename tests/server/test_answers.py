@@ -42,7 +42,7 @@ def chunks_of(pieces: list[str], reason: str):
     told = Envelope(model="toy", tokenizer=TOKENIZER, fingerprint="f", id="1", created=0)
     writer, answer = ChatWriter(told, has_parts=True), Answer()
     reading = Reading(FORM.reader(OPTIONS, ""), SamplingParams())
-    texts = [*writer.open(), *writer.begin(0)]
+    texts = [*writer.opening(), *writer.begin(0)]
     for event in map(reading.take, events):
         answer.take(event)
         texts += writer.part(0, event)
