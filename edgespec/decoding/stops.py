@@ -159,5 +159,5 @@ class _JsonTexts:
 def _character(written: str) -> str:
     try:
         return str(json.loads(f'"{written}"'))
-    except ValueError:
+    except (ValueError, RecursionError):
         return written

@@ -242,7 +242,9 @@ def test_cancelled_in_the_middle(server):
 def elsewhere(kind, text, matcher=None):
     """Return a constraint that this device has not compiled."""
     anything = Constraints(TOKENIZER).described({"regex": "(?s:.*)"}).matcher
-    return types.SimpleNamespace(description={kind: text}, matcher=matcher or anything, shown={})
+    return types.SimpleNamespace(
+        description={kind: text}, matcher=matcher or anything, shown={}, notes=(), thought=None
+    )
 
 
 @pytest.fixture
