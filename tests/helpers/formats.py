@@ -118,7 +118,7 @@ TEMPLATES = {
 }
 
 _SMOLLM_3 = """\
-<|system|>You are a helpful AI assistant named SmolLM, trained by Hugging Face.
+<|system|>You are a helpful AI assistant named SmolLM, trained by Hugging Face. Reasoning Mode: /think
 {%- if TOOLS -%}### Tools
 {% for tool in TOOLS[:] %}{{ tool | string }}
 {% endfor %}{%- endif -%}<|end|>

@@ -6,6 +6,7 @@ from the form, so that every call which the grammar generates can be read back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ _JSON = Json()
 
 class NotUnderstood(Exception):
     """Raised for a template whose tool calls have no known form. The message says why."""
+
+
+_MARKER = re.compile(rf"{TAG.pattern}|<[^<>\s=]+ [^<>\s=]+=")  # a tag, or one with an attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class CallForm:
     @property
     def trigger(self) -> str:
         """The text that marks the beginning of a call."""
-        tag = TAG.match(self.prefix)
+        tag = _MARKER.match(self.prefix)
         return tag[0] if tag else self.prefix
 
     @property
@@ -81,7 +85,7 @@ class CallForm:
     @property
     def is_bare(self) -> bool:
         """True if calls have no marker and are recognised only at the beginning of an answer."""
-        return not TAG.match(self.prefix)
+        return not _MARKER.match(self.prefix)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message as the template takes it. Arguments of calls are as it wants them."""

@@ -434,3 +434,39 @@ def test_an_error_about_no_message_names_none():
     with pytest.raises(TemplateError, match="leave them out one by one") as caught:
         encoder.render([user("?")])
     assert caught.value.index is None
+
+
+# --- an answer in the form that each template teaches ------------------------------------------
+
+
+ENDED = {"meetkai-functionary-medium-v3.1"}  # its calls are separate, and a token ends the answer
+
+
+@pytest.mark.parametrize("cut", [None, 1, 3])
+@pytest.mark.parametrize("name", every(4, listed(), "more published templates"))
+def test_an_answer_in_the_models_own_form_is_read_back(name, cut):
+    """The model thinks and calls a tool twice, in pieces of `cut` characters."""
+    source = source_of(name)
+    form = AnswerFormat.of(source, SPECIAL)
+    if name in BROKEN or not form.tools:
+        pytest.skip(f"{name}: {form.why_no_tools or BROKEN.get(name, '')}")
+    options = AnswerOptions(tools=TOOLS)
+    prompt = ConversationEncoder(Tokenizer(source)).render([user("Weather?")], options=options)
+    calls = [{"city": "Köln"}, {"city": 'Ulm "am" Fluss'}][: 1 + form.tools.is_parallel]
+    given = [
+        {"id": f"call1234{i}", "function": {"name": "get_weather", "arguments": each}}
+        for i, each in enumerate(calls)
+    ]
+    thought = "I look." if form.reasoning and form.beginning(prompt) != "none" else ""
+    begin = form.reasoning.begin if thought and form.beginning(prompt) != "open" else ""
+    between = form.content.between if form.content and thought else ""
+    end = form.reasoning.end + between if thought else ""
+    text = f"{begin}{thought}{end}{form.tools.write(given)}"
+    reader = form.reader(options, prompt)
+    pieces = [text] if cut is None else [text[i : i + cut] for i in range(0, len(text), cut)]
+    parts = [part for piece in pieces for part in reader.feed(piece)] + reader.end()
+    assert [json.loads(call.arguments) for call in reader.calls] == calls
+    assert reader.reasoning == thought
+    assert reader.content == (form.tools.end if name in ENDED else "")
+    said = [part.text for part in parts if part.kind == "call"]
+    assert "".join(said) == "".join(call.arguments for call in reader.calls)
