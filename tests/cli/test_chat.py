@@ -124,6 +124,7 @@ def test_every_sampling_setting_can_be_set(edgespec_cli):
         "temp": "0.5", "top-k": "3", "top-p": "0.9", "min-p": "0.1", "repeat-penalty": "1.1",
         "presence-penalty": "0.1", "frequency-penalty": "0.1", "seed": "7", "n-predict": "5",
         "time-limit": "9", "logit-bias": "104=-inf 5=1", "stop": "xyz", "ignore-eos": "on",
+        "additional-properties": "on",
     }  # fmt: skip
     others = {name: settings_of(edgespec.SamplingParams)[name].range[1] for name in SETTINGS}
     others = {name: most for name, most in others.items() if SAMPLING[name] not in values}
@@ -137,7 +138,7 @@ def test_every_sampling_setting_can_be_set(edgespec_cli):
         "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1,
         "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "max_tokens": 5,
         "time_limit_s": 9.0, "logit_bias": {"104": -float("inf"), "5": 1.0}, "stop": ["xyz"],
-        "ignore_eos": True,
+        "ignore_eos": True, "additional_properties": True,
     } | others  # fmt: skip
     assert json.loads((edgespec_cli.folder / "d.json").read_text())["sampling"] == {}
     assert result.exit_code == 0

@@ -51,7 +51,6 @@ def test_a_cut_answer_is_a_failure_and_is_shown(edgespec_cli, more):
     [
         (("-j", "{"), 2, "schema is no JSON"),
         (("-j", SCHEMA, "--regex", "a"), 2, "one form"),
-        (("-j", SCHEMA, "--stop", "a"), 2, "leave stop out"),
         (("--regex", "(a"), 2, "regex cannot be followed"),
         (("-jf", "missing.json"), 2, "missing.json"),
         (("--grammar", "root ::= ("), 2, "grammar cannot be followed"),

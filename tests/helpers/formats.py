@@ -118,7 +118,8 @@ TEMPLATES = {
 }
 
 _SMOLLM_3 = """\
-<|system|>You are a helpful AI assistant named SmolLM, trained by Hugging Face. Reasoning Mode: /think
+<|system|>Reasoning Mode: /think
+You are a helpful AI assistant named SmolLM, trained by Hugging Face.
 {%- if TOOLS -%}### Tools
 {% for tool in TOOLS[:] %}{{ tool | string }}
 {% endfor %}{%- endif -%}<|end|>

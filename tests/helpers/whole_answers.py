@@ -124,10 +124,10 @@ CASES = {
     "a budget of one token, and two that end it": Case(
         SPLIT, OPENED, AnswerOptions(reasoning_budget=1), "(a|b)ab[ab]*", "<think>"
     ),
-    "calls without a marker": Case(PLAIN, BARE, AnswerOptions(TOOLS), "a(a|aa)b|(b[ab]*)?"),
+    "calls without a marker": Case(PLAIN, BARE, AnswerOptions(TOOLS), "a(a|aa)b|a?(b[ab]*)?"),
     "calls without a marker behind reasoning": Case(
         PLAIN, AnswerFormat(ReasoningMarkers("<b>", "<b>"), calls("a", "<b>")),
-        AnswerOptions(TOOLS), "(a(a|aa)b)?|ba*b(a(a|aa)b|b[ab]*)?", "a",
+        AnswerOptions(TOOLS), "(a(a|aa)b|a(b[ab]*)?)?|ba*b(a(a|aa)b|a?(b[ab]*)?)", "a",
     ),
     "no calls": Case(PLAIN, MARKED, AnswerOptions(TOOLS, "none"), "a*"),
     "no reasoning": Case(

@@ -23,6 +23,7 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
     "edgespec/bench/replay.py": "data of the package",
     "edgespec/bench/workloads.py": "data of the package, and a file that a developer names",
     "edgespec/cache/requantization.py": "the arguments of our own process",
+    "edgespec/chat/call_forms/arguments.py": "arguments that `cut_arguments` has made whole",
     "edgespec/chat/forms.py": "a form that edgespec has written",
     "edgespec/chat/lenient.py": "a form that edgespec has written",
     "edgespec/constraints/compiler.py": "a form that `schemas` and `descriptions` have checked",

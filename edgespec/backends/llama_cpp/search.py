@@ -109,7 +109,7 @@ def find() -> Found:
                 "installed one"
             ) from None
     unfit, asked = [], _forks() if fork.is_asked() else []
-    for candidate in (*asked, *_candidates()):
+    for candidate in itertools.chain(asked, _candidates()):
         try:
             return load(candidate)
         except EngineMissing as error:

@@ -234,7 +234,6 @@ def check(values: Mapping[str, Any], *kinds: type[R]) -> R:
 _DEFAULTS: dict[str, Any] = {  # fields of other servers, with the value that asks for nothing
     "add_generation_prompt": True,
     "betas": [],
-    "continue_final_message": False,
     "dry_multiplier": 0,
     "dynatemp_range": 0,
     "length_penalty": 1,

@@ -6,13 +6,17 @@ their text. Items without text are left out.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .fields import is_shallow
+
 ITEMS = frozenset({
     "additional_tools", "apply_patch_call", "apply_patch_call_output", "code_interpreter_call",
-    "compaction", "compaction_trigger", "computer_call", "computer_call_output",
-    "configuration_update", "custom_tool_call", "custom_tool_call_output", "file_search_call",
+    "compaction", "compaction_summary", "compaction_trigger", "computer_call",
+    "computer_call_output", "configuration_update", "custom_tool_call", "custom_tool_call_output",
+    "file_search_call", "ghost_snapshot",
     "image_generation_call", "local_shell_call", "local_shell_call_output", "mcp_approval_request",
     "mcp_approval_response", "mcp_call", "mcp_list_tools", "program", "program_output",
     "shell_call", "shell_call_output", "tool_search_call", "tool_search_output", "web_search_call",
@@ -27,6 +31,9 @@ BLOCKS = frozenset({
 })  # fmt: skip
 """The types of these blocks in `/v1/messages`."""
 
+LEFT_OUT = "[An image or a file was left out here: this model reads only text.]"
+"""In place of images and files in results of tools, which a client cannot take back."""
+
 _TEXTS = frozenset({
     "arguments", "code", "command", "commands", "content", "diff", "input", "logs", "output",
     "queries", "query", "stderr", "stdout", "text", "title",
@@ -35,6 +42,13 @@ _TEXTS = frozenset({
 _AROUND = frozenset({"action", "operation", "outputs", "results", "source"})
 """Fields whose objects may have fields with text."""
 _DEEPEST = 16
+
+
+def as_text(value: Any) -> Any:
+    """Return an object as JSON text. A value that is nested too deeply stays as it is, and is
+    refused later.
+    """
+    return json.dumps(value, ensure_ascii=False) if is_shallow(value) else value
 
 
 def text_in(item: Mapping[str, Any]) -> str:

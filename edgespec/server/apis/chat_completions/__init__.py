@@ -7,10 +7,11 @@ from typing import Any
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
-from ..fields import missing, read
+from ..fields import check, missing, parsed
 from ..openai_writer import envelope_of
 from ..sampling import form_of, given_of, length_of
 from ..tools import Choice, GivenTool, Tools, given_tool
+from .foreign import regular
 from .structs import (
     AllowedChoice,
     ChatRequest,
@@ -26,7 +27,7 @@ _BUDGETS = ("thinking_token_budget", "reasoning_budget_tokens", "thinking_budget
 
 def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     """Return the request in a body. Raises ApiError, and ConfigError for settings out of range."""
-    given = read(body, ChatRequest)
+    given = check(regular(parsed(body)), ChatRequest)
     fields = given_of(given)
     param, form = form_of(given, *_response_format(given))
     params = serving.params({**fields, **form, **_length(given, fields), **_logprobs(given)})

@@ -6,6 +6,7 @@ Unknown fields of the request itself are refused by name, as in every API.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -20,7 +21,7 @@ from ..fields import (
     only,
     with_settings,
 )
-from ..skipped import BLOCKS, text_in
+from ..skipped import BLOCKS, LEFT_OUT, as_text, text_in
 
 STATELESS = "nothing is stored here; send the whole conversation"
 
@@ -195,13 +196,57 @@ def _prepared(turn: Any) -> Any:
 def _known(block: Any) -> Any:
     if not isinstance(block, dict):
         return block
-    if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
-        known = map(_known, block["content"])
-        return block | {"content": [each for each in known if each is not _NOTHING]}
+    if block.get("type") == "tool_result":
+        return block | {"content": _result(block.get("content"))}
+    if block.get("type") == "tool_use":
+        return block | {"input": _arguments(block.get("input"))}
+    if block.get("type") == "document" and (text := _text_of(block)):
+        return {"type": "text", "text": text}
     if not isinstance(block.get("type"), str) or block["type"] not in BLOCKS:
         return block
     text = text_in(block)
     return {"type": "text", "text": text} if text else _NOTHING
+
+
+def _result(content: Any) -> Any:
+    """Return the content of a tool's result as text and blocks of text."""
+    if isinstance(content, dict):
+        content = [content] if "type" in content else as_text(content)
+    if not isinstance(content, list):
+        return content
+    blocks = [
+        {"type": "text", "text": LEFT_OUT} if _is_attached(each) else _known(each)
+        for each in content
+    ]
+    return [each for each in blocks if each is not _NOTHING]
+
+
+def _is_attached(block: Any) -> bool:
+    """Return True for an image, and for a document that is not a text."""
+    if not isinstance(block, dict):
+        return False
+    return block.get("type") == "image" or (block.get("type") == "document" and not _text_of(block))
+
+
+def _text_of(document: dict[str, Any]) -> str:
+    """Return the text of a document whose source is text or blocks of text, "" for any other."""
+    source = document.get("source")
+    if not isinstance(source, dict) or source.get("type") not in ("text", "content"):
+        return ""
+    if source["type"] == "content":
+        return text_in(source)
+    return source["data"] if isinstance(source.get("data"), str) else ""
+
+
+def _arguments(given: Any) -> Any:
+    """Return the input of a call as an object, if it is none or the text of an object."""
+    if given is None or given == "":
+        return {}
+    try:
+        value = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        return given
+    return value if isinstance(value, dict) else given
 
 
 _NOTHING = {"type": "redacted_thinking"}  # a block that is skipped

@@ -23,7 +23,7 @@ from ..fields import (
     only,
     with_settings,
 )
-from ..skipped import ITEMS, text_in
+from ..skipped import ITEMS, LEFT_OUT, as_text, text_in
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """The fields of a request that its answer repeats unchanged."""
@@ -256,9 +256,26 @@ def _prepared(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     kind = item.get("type")
+    if kind == "function_call_output":
+        return item | {"output": _output(item.get("output"))}
     if not isinstance(kind, str) or kind not in ITEMS:
         return {"type": "message"} | item if "role" in item else item
     text = text_in(item)
     role = "user" if kind.endswith("_output") else "assistant"
     said = {"type": "message", "role": role, "content": text}
     return said if text else {"type": "reasoning"}  # which adds nothing
+
+
+def _output(output: Any) -> Any:
+    """Return the output of a function, with a text in place of images and files."""
+    if isinstance(output, dict):
+        return as_text(output)
+    if not isinstance(output, list):
+        return output
+    attached = ("input_image", "input_file")
+    return [
+        {"type": "input_text", "text": LEFT_OUT}
+        if isinstance(part, dict) and part.get("type") in attached
+        else part
+        for part in output
+    ]
