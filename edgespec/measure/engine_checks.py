@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..backends import compiled
+from dataclasses import replace
+
+from ..backends import compiled, fork
 from ..device import instructions
 from ..errors import EngineMissing
 from .findings import Finding
@@ -32,9 +34,13 @@ def check_libllama() -> Finding:
         text = f"{engine}, which `edgespec tune` found right and faster for this model"
         return Finding("ok", "libllama", text)
     chosen = compiled.chosen() if engine == compiled.ENGINE else None
-    return libllama_finding(
+    finding = libllama_finding(
         engine, llama_cpp.features(), llama_cpp.can_requantize(), instructions(), chosen
     )
+    if not fork.library():
+        return finding
+    other = f"{fork.NAME} is used for models that `edgespec tune` finds right and faster with it"
+    return replace(finding, text=f"{finding.text}; {other}")
 
 
 def libllama_finding(

@@ -9,7 +9,7 @@ import pytest
 import edgespec
 from edgespec import BuildError, ConfigError
 from edgespec.backends import compiled
-from edgespec.measure import libraries
+from edgespec.measure import engine_checks, libraries
 from edgespec.measure.budget import Budget
 from tests.helpers import libllama
 
@@ -121,6 +121,7 @@ def fork(monkeypatch, tmp_path):
 
 def test_a_fork_is_compared_once_and_used_if_it_is_right_and_faster(fork, smollm2, monkeypatch):
     told, budget = [], Budget(1e9)
+    assert "ik_llama.cpp is used for models" in engine_checks.check_libllama().text
     choice = libraries.compare_fork([smollm2], budget, told.append)
     assert (choice.chosen, fork.is_asked()) == ("ik_llama.cpp", True)
     assert [c.ms for c in choice.candidates] == [4000, 2000]
