@@ -59,7 +59,8 @@ class Tool:
     def to_dict(self) -> dict[str, Any]:
         """Return the tool in OpenAI's form, as chat templates read it."""
         function = {"name": self.name, "description": self.description}
-        return {"type": "function", "function": {**function, "parameters": dict(self.parameters)}}
+        parameters = {"type": "object", "properties": {}, **self.parameters}  # some need both
+        return {"type": "function", "function": {**function, "parameters": parameters}}
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:

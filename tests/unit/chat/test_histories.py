@@ -470,3 +470,13 @@ def test_an_answer_in_the_models_own_form_is_read_back(name, cut):
     assert reader.content == (form.tools.end if name in ENDED else "")
     said = [part.text for part in parts if part.kind == "call"]
     assert "".join(said) == "".join(call.arguments for call in reader.calls)
+
+
+@pytest.mark.parametrize("name", every(4, listed(), "more published templates"))
+def test_a_tool_without_parameters_is_told(name):
+    source = source_of(name)
+    if name in BROKEN or not AnswerFormat.of(source, SPECIAL).tools:
+        pytest.skip(f"{name} takes no tools")
+    options = AnswerOptions(tools=(Tool("now", "Tells the time.", {}),))
+    asked = ConversationEncoder(Tokenizer(source)).render([user("When?")], options=options)
+    assert "now" in asked
