@@ -26,6 +26,7 @@ _OF_FIELDS = (  # keywords that say which fields an object may have
     "properties", "patternProperties", "propertyNames", "unevaluatedProperties", "$ref", "allOf",
     "anyOf", "oneOf", "if", "dependentSchemas",
 )  # fmt: skip
+_COUNTED, _MOST_COUNTED = re.compile(r"[{,](\d+)(?=[,}])"), 20  # repetitions in a pattern
 _CONTROLS = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # JSON has no short escapes for these
 _ASKS_FOR_CONTROLS = re.compile(rf"{_CONTROLS.pattern}|\\(?:c|v|0|x[017]|u00[017])")
 
@@ -62,7 +63,8 @@ def guidance(schema: Any) -> dict[str, Any]:
     There are no blanks, and every character may be written as \uXXXX. Where a text has a pattern,
     however, llguidance allows this for control characters only. A model that wants to write \u00e9
     could then only go on with one of these, so \u is not allowed in such a schema, except if it
-    asks for control characters.
+    asks for control characters, or repeats something so often in a pattern that llguidance would
+    run out of its limits in the middle of an answer.
     """
     options: dict[str, Any] = {
         "whitespace_flexible": False,
@@ -76,7 +78,8 @@ def guidance(schema: Any) -> dict[str, Any]:
         elif path[-1:] == ("patternProperties",) and isinstance(value, Mapping):
             patterns += map(str, value)
     asked = any(map(_CONTROLS.search, texts)) or any(map(_ASKS_FOR_CONTROLS.search, patterns))
-    if any(map(_LOOSE.search, patterns)) and not asked:
+    is_large = any(int(n) > _MOST_COUNTED for each in patterns for n in _COUNTED.findall(each))
+    if any(map(_LOOSE.search, patterns)) and not asked and not is_large:
         options["json_allowed_escapes"] = 'nrbtf\\"'
     return options
 

@@ -227,9 +227,6 @@ def test_thinking_and_formats():
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"assistant"'),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
          "messages[0].content[0]", "images are not supported"),
-        ({"messages": [{"role": "user", "content": [
-            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]},
-         "messages[0].content[0].content[0]", "images are not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
          "messages[0].content[0]", "documents are not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b",

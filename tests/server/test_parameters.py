@@ -72,7 +72,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("reasoning_effort", "huge", '"high" or "low"'),
         ("messages", [], "at least 1"),
         ("messages", [{"role": "robot", "content": "x"}], 'must be "system" or'),
-        ("messages", [{"role": "tool", "content": "x"}], "tool_call_id' is missing"),
+        ("messages", [{"role": "tool", "content": "x", "tool_call_id": 1}], "must be text"),
         ("messages", [{"role": "user"}], "'messages[0].content' is missing"),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], '"refusal" or "text"'),
         ("messages", "hello", "must be a list"),

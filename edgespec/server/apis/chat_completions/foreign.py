@@ -34,8 +34,9 @@ def _message(message: Any, waiting: list[str]) -> Any:
     role = message.get("role")
     if role == "assistant":
         message = _answer(message)
-        calls = message.get("tool_calls") or ()
-        ids = [call.get("id") for call in calls if isinstance(call, dict)]
+        ids = [
+            call.get("id") for call in _list(message.get("tool_calls")) if isinstance(call, dict)
+        ]
         waiting[:] = [each for each in ids if isinstance(each, str)]
     elif role in ("tool", "function"):
         message = _result(message, waiting)
@@ -68,7 +69,7 @@ def _answer(message: dict[str, Any]) -> dict[str, Any]:
         message["tool_calls"] = [_call(call) for call in calls if not _is_custom(call)]
     if isinstance(function := message.pop("function_call", None), dict):
         call = {"id": str(function.get("name", "")), "type": "function", "function": function}
-        message["tool_calls"] = [*(message.get("tool_calls") or ()), _call(call)]
+        message["tool_calls"] = [*_list(message.get("tool_calls")), _call(call)]
     content = message.get("content")
     if isinstance(content, list):
         thoughts = [_thought(part) for part in content if _is_of(part, _THOUGHTS)]
@@ -77,7 +78,8 @@ def _answer(message: dict[str, Any]) -> dict[str, Any]:
         if thoughts and not message.get("reasoning_content"):
             message["reasoning_content"] = "".join(thoughts)
     if said := [text for text in said if text]:
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        is_text = isinstance(content, str) and content
+        parts = [{"type": "text", "text": content}] if is_text else _list(content)
         added = "\n\n".join(said)
         message["content"] = [*parts, {"type": "text", "text": f"\n\n{added}" if parts else added}]
     return message
@@ -91,6 +93,10 @@ def _call(call: Any) -> Any:
     if isinstance(arguments, (dict, list)):
         function = function | {"arguments": as_text(arguments)}
     return call | {"function": function}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _is_custom(call: Any) -> bool:
