@@ -109,7 +109,7 @@ def _check_choices(tool: Tool, key: str) -> None:
     listed = [each for each in alternatives(tool, key) if "enum" in each]
     unseen = next((name for name in _UNSEEN for each in listed if name in each), None)
     if tool.strict and unseen and choices_of(tool, key):
-        why = f"{unseen} cannot be followed beside a list of texts; list those that may be there"
+        why = f"{unseen} cannot be followed together with enum; list only the texts that it allows"
         raise refused(tool, why, _place(key), is_broken=False)
 
 
@@ -196,7 +196,9 @@ def _follows(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def alternatives(tool: Tool, key: str) -> list[dict[str, Any]]:
-    """Return schemas without references and alternatives, one of which an argument follows."""
+    """Return the alternatives of an argument's schema, with references resolved. A value follows
+    one of them.
+    """
     try:
         return Alternatives(tool.parameters).of(properties(tool).get(key, {}))
     except ValueError as error:

@@ -73,11 +73,11 @@ def check(path: Path, config: EngineConfig) -> None:
         return
     from ..backends import llama_cpp
 
-    known = compared(path)
-    if not llama_cpp.is_fork() or (known and known.is_right and not _unlike(config)):
+    known, unlike = compared(path), _unlike(config)
+    if not llama_cpp.is_fork() or (known and known.is_right and not unlike):
         return
     reason = (
-        f"{_unlike(config)} was not tried with it" if _unlike(config)
+        f"{unlike} was not tried with it" if unlike
         else "it computes something else than llama.cpp" if known
         else "it was not compared with llama.cpp, which `edgespec tune` does"
     )  # fmt: skip

@@ -331,8 +331,8 @@ class Server(uvicorn.Server):
 
     async def reload(self) -> None:
         """Use the keys, their limits and the certificate that the settings have now, and open the
-        request log anew. If they cannot be used, log
-        the reason and go on with those before. Connections that are open stay open.
+        request log anew. If they cannot be used, log the reason and go on with those before.
+        Connections that are open stay open.
         """
         if self._reread is None:
             return

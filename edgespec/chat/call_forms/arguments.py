@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .. import argument_schemas
 from ..tools import Tool
 
 if TYPE_CHECKING:
@@ -91,9 +92,13 @@ class Arguments(ABC):
         ends: the markers that may follow the arguments.
         """
 
-    @abstractmethod
     def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schemas in the rule of a tool, each with its place in the tool's schema."""
+        """Yield the schemas in the rule of a tool, each with its place in the tool's schema. By
+        default, these are the schemas of all arguments.
+        """
+        for key in argument_schemas.properties(tool):
+            schema = argument_schemas.of_argument(tool, key, self.guidance(tool))
+            yield f"/properties/{key}", schema
 
     def check(self, tool: Tool) -> None:  # noqa: B027
         """Raise ConfigError, with the place, if a tool's arguments cannot be written this way."""

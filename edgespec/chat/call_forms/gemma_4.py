@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...constraints.texts import BLANKS
-from .. import argument_schemas
 from ..markers import ReasoningMarkers
 from ..probes import Probe
 from ..texts import until
 from ..tools import Tool
 from . import nested_values, register
-from .arguments import Arguments, ArgumentsReader, as_object
+from .arguments import ArgumentsReader, as_object
 from .base import CallForm
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class _Notation(nested_values.Notation):
 
 
 @dataclass(frozen=True, slots=True)
-class Gemma(Arguments):
+class Gemma(nested_values.NestedArguments):
     """Arguments in Gemma's notation, with braces around all of them."""
 
     def texts(self) -> Iterator[str]:
@@ -85,23 +84,10 @@ class Gemma(Arguments):
         """Return the brace that opens the arguments."""
         return ("{",)
 
-    def check(self, tool: Tool) -> None:
-        """Raise ConfigError, with the place, if some arguments cannot be written."""
-        nested_values.check(tool)
-
-    def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schema of each argument."""
-        for key in argument_schemas.properties(tool):
-            schema = argument_schemas.of_argument(tool, key, self.guidance(tool))
-            yield f"/properties/{key}", schema
-
     def rule(self, grammar: AnswerGrammar, index: int, tool: Tool, ends: Sequence[str]) -> str:
         """Return the rule for the arguments and the end of the call."""
         notation = _Notation(grammar, f"value_{index}")
-        pairs = [
-            (key, notation.following(tool, schema), argument_schemas.is_required(tool, key))
-            for key, schema in argument_schemas.properties(tool).items()
-        ]
+        pairs = notation.arguments(tool)
         return f"{notation.object(pairs, is_open=False)} {grammar.text(ends[0])}"
 
     def write(self, arguments: Any) -> str:

@@ -46,12 +46,6 @@ class Keywords(Arguments):
         """Raise ConfigError, with the place, if some arguments cannot be written one by one."""
         argument_schemas.check_shape(tool)
 
-    def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schema of each argument."""
-        for key in argument_schemas.properties(tool):
-            schema = argument_schemas.of_argument(tool, key, self.guidance(tool))
-            yield f"/properties/{key}", schema
-
     # --- grammar -------------------------------------------------------------------------------
 
     def rule(self, grammar: AnswerGrammar, index: int, tool: Tool, ends: Sequence[str]) -> str:
@@ -132,7 +126,7 @@ _LIMITS = frozenset(("minLength", "maxLength", "pattern", "format"))
 
 
 def _words_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of which a list consists, or nothing if it may hold something else."""
+    """Return the words that a list may contain, () if it may contain anything else."""
     items = schema.get("items")
     counts = [schema[name] for name in ("minItems", "maxItems") if name in schema]
     is_known = not schema.keys() - {"type", "items", "minItems", "maxItems", *_NOTES}

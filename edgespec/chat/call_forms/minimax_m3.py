@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import argument_schemas
 from ..alternatives import Alternatives
 from ..markers import ReasoningMarkers
 from ..probes import Probe
 from ..tools import Tool
 from . import nested_values, register
-from .arguments import Arguments, ArgumentsReader, as_object
+from .arguments import ArgumentsReader, as_object
 from .base import CallForm
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class _Notation(nested_values.Notation):
 
 
 @dataclass(frozen=True, slots=True)
-class Elements(Arguments):
+class Elements(nested_values.NestedArguments):
     """Arguments as nested elements."""
 
     def texts(self) -> Iterator[str]:
@@ -97,23 +96,10 @@ class Elements(Arguments):
         """Return the token before tags."""
         return (_NS,)
 
-    def check(self, tool: Tool) -> None:
-        """Raise ConfigError, with the place, if some arguments cannot be written."""
-        nested_values.check(tool)
-
-    def schemas(self, tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the schema of each argument."""
-        for key in argument_schemas.properties(tool):
-            schema = argument_schemas.of_argument(tool, key, self.guidance(tool))
-            yield f"/properties/{key}", schema
-
     def rule(self, grammar: AnswerGrammar, index: int, tool: Tool, ends: Sequence[str]) -> str:
         """Return the rule for the arguments and the end of the call."""
         notation = _Notation(grammar, f"value_{index}")
-        pairs = [
-            (key, notation.following(tool, schema), argument_schemas.is_required(tool, key))
-            for key, schema in argument_schemas.properties(tool).items()
-        ]
+        pairs = notation.arguments(tool)
         return f"{notation.elements(pairs)} {grammar.text(ends[0])}"
 
     def write(self, arguments: Any) -> str:
@@ -156,9 +142,9 @@ class ElementReader(ArgumentsReader):
         if not match:
             return "", ""
         self.is_complete = True
-        found = _parsed(self._held[: match.start()])
+        element = _parsed(self._held[: match.start()])
         schema = {"type": "object", **self._tool.parameters}
-        value = None if found is None else self._value(found, schema)
+        value = None if element is None else self._value(element, schema)
         return json.dumps(value, ensure_ascii=False), self._held[match.start() :]
 
     def _value(self, element: _Element, schema: Any) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import argument_schemas
 from ..alternatives import Alternatives
 from ..tools import Tool
+from .arguments import Arguments
 
 if TYPE_CHECKING:
     from ..grammar import AnswerGrammar
@@ -25,6 +27,15 @@ _FOLLOWED = {
     "number": _NUMBERS,
     "integer": _NUMBERS,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class NestedArguments(Arguments):
+    """Arguments whose values are written in a notation of the model's own."""
+
+    def check(self, tool: Tool) -> None:
+        """Raise ConfigError, with the place, if some arguments cannot be written."""
+        check(tool)
 
 
 class Notation(ABC):
@@ -73,6 +84,13 @@ class Notation(ABC):
         self._n += 1
         return self.grammar.rule(f"{self.prefix}_{self._n}", body)
 
+    def arguments(self, tool: Tool) -> list[tuple[str, str, bool]]:
+        """Return the arguments of a tool as the pairs that `object` takes."""
+        return [
+            (key, self.following(tool, schema), argument_schemas.is_required(tool, key))
+            for key, schema in argument_schemas.properties(tool).items()
+        ]
+
     # --- values that follow a schema -----------------------------------------------------------
 
     def following(self, tool: Tool, schema: Any) -> str:
@@ -84,12 +102,12 @@ class Notation(ABC):
         if key not in self._known:
             self._n += 1
             name = self._known[key] = f"{self.prefix}_{self._n}"
-            found = (
+            rules = (
                 rule
                 for each in Alternatives(tool.parameters).of(schema)
                 for rule in self._alternative(tool, each)
             )
-            self.grammar.rule(name, " | ".join(dict.fromkeys(found)))
+            self.grammar.rule(name, " | ".join(dict.fromkeys(rules)))
         return self._known[key]
 
     def _alternative(self, tool: Tool, schema: Mapping[str, Any]) -> Iterator[str]:
@@ -154,8 +172,8 @@ def _wrong(tool: Tool, schema: Any, seen: set[str]) -> str:
     if key not in seen and not alternatives:
         raise ValueError("it allows no value")
     seen.add(key)
-    found = (_wrong_in(tool, each, seen) for each in alternatives if "enum" not in each)
-    return next(filter(None, found), "")
+    wrong = (_wrong_in(tool, each, seen) for each in alternatives if "enum" not in each)
+    return next(filter(None, wrong), "")
 
 
 def _wrong_in(tool: Tool, schema: Mapping[str, Any], seen: set[str]) -> str:
@@ -168,8 +186,8 @@ def _wrong_in(tool: Tool, schema: Mapping[str, Any], seen: set[str]) -> str:
     if properties and schema.get("additionalProperties", False) is not False:
         return "additionalProperties next to properties"
     inner = [*properties.values(), *([schema["items"]] if "items" in schema else [])]
-    found = (_wrong(tool, part, seen) for part in inner)
-    return next(iter([*sorted(schema.keys() - followed), *filter(None, found), ""]))
+    wrong = (_wrong(tool, part, seen) for part in inner)
+    return next(iter([*sorted(schema.keys() - followed), *filter(None, wrong), ""]))
 
 
 def separated(notation: Notation, pairs: Sequence[tuple[str, bool]], between: str = "") -> str:
