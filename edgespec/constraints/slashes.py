@@ -70,9 +70,9 @@ class SlashMatcher:
         """Return a mask of the tokens that may follow, [vocab_size]."""
         mask, slashes = self._mask(), self._words.slashes
         shortened = self._shortened()
-        if shortened is not None and not (mask & slashes).any():
+        if shortened is not None and not mask[slashes].any():
             self._replace_last(shortened)
-            mask |= self._mask() & slashes
+            mask[slashes] |= self._mask()[slashes]
             self._replace_last(self._last[-1])
         return mask
 
@@ -83,8 +83,8 @@ class SlashMatcher:
         """
         if not self._reads_slashes or not 0 <= token < len(self._words.tokens):
             return False
-        has_slash = self._words.slashes[token] or token in self._words.with_slashes
-        return bool(has_slash) and not {*self._words.ends} & {*before}
+        has_slash = token in self._words.slashes or token in self._words.with_slashes
+        return has_slash and not {*self._words.ends} & {*before}
 
     def _read_slash(self, token: int) -> bool:
         r"""Read a token that is only allowed as a part of `\/`; return False if it is not."""
@@ -92,7 +92,7 @@ class SlashMatcher:
             self._read([plain])
             return True
         shortened = self._shortened()
-        if shortened is None or not self._words.slashes[token]:
+        if shortened is None or token not in self._words.slashes:
             return False
         self._replace_last(shortened)
         if tokens := [token] if self.n_valid([token]) else self._plain(token):
@@ -130,7 +130,7 @@ class SlashMatcher:
         self.inner.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
         mask = bits[: len(self._words.tokens)].view(bool)
-        if self._reads_slashes and (mask & self._words.slashes).any():
+        if self._reads_slashes and mask[self._words.slashes].any():
             for token in self._words.with_slashes:
                 mask[token] = mask[token] or bool(self._plain(token))
         return mask

@@ -17,8 +17,8 @@ class Words:
     r"""A vocabulary as llguidance reads it.
 
     tokens: the bytes of each token. ends: the tokens that end an answer. usual_end: the one that
-    ended the last answer; before any answer has ended, the first of `ends`. slashes: a mask of the
-    tokens that begin with a slash, [vocab_size]. with_slashes: for each token with `\/` in it, as
+    ended the last answer; before any answer has ended, the first of `ends`. slashes: the
+    ids of the tokens that begin with a slash. with_slashes: for each token with `\/` in it, as
     tokens, its text up to the first of these backslashes, and its text without them.
     """
 
@@ -39,7 +39,7 @@ class Words:
         self._of_bytes = {self.tokens[token]: token for token in ids if token not in special}
         self._longest = max(map(len, self._of_bytes), default=1)
         self._first = np.array([token[0] for token in self.tokens], np.uint8)
-        self.slashes = self._first == ord("/")
+        self.slashes = np.flatnonzero(self._first == ord("/"))
         self.with_slashes = {
             token: (self.longest_tokens(begun[0]), self.longest_tokens(_ESCAPED.sub(rb"\1", text)))
             for text, token in self._of_bytes.items()
