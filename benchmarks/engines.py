@@ -86,7 +86,7 @@ def against_bare(name, **options):
     with edgespec.load(
         model(name), None, speculative_config=config, n_ctx=1024, **options, sampling=GREEDY
     ) as engine:
-        target = engine._session._verifier._model
+        target = engine.sessions[0]._verifier._model
         prompt = chat_prompt(engine, "Tell me about the history of the bicycle.")
         ratios, speeds = [], []
         for _ in range(BARE_ROUNDS):

@@ -37,7 +37,7 @@ class RowCheck:
     """
 
     def __init__(self, engine: Engine, every: int) -> None:
-        self._cache = engine._session._verifier._cache
+        self._cache = engine.sessions[0]._verifier._cache
         target = engine.target
         self._decode_tree, target.decode_tree = target.decode_tree, self._watched
         self._other = TokenCache(backends.of(target.path).open_model(target.path, target.config))
@@ -93,7 +93,7 @@ def forced(target: str, n_ctx: int, invariant: bool) -> tuple[Engine, ForcedTree
     options = {"n_ctx": n_ctx, "batch_invariant": invariant}
     with registered():
         engine = load(model(target), None, speculative_config=config, **options, sampling=GREEDY)
-    drafter = engine._session._drafting.drafters[0]
+    drafter = engine.sessions[0]._drafting.drafters[0]
     assert isinstance(drafter, ForcedTrees)
     return engine, drafter
 

@@ -120,7 +120,7 @@ def speeds(found):
 
 def reactions(engine):
     """Seconds until fewer threads are used when a loop comes, and all of them when it has gone."""
-    governor, full = engine._session._verifier._model._governor, engine.target.n_threads
+    governor, full = engine.sessions[0]._verifier._model._governor, engine.target.n_threads
     coming, going = [], []
     for _ in range(REACTIONS):
         with contextlib.ExitStack() as stack:
@@ -153,7 +153,7 @@ def reactions(engine):
 
 def step_cost(engine):
     """Microseconds that the governor takes a step, a look at the system every WINDOW_S apart."""
-    governor, n = engine._session._verifier._model._governor, 20_000
+    governor, n = engine.sessions[0]._verifier._model._governor, 20_000
     began = time.perf_counter()
     for _ in range(n):
         governor.before()

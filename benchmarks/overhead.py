@@ -67,7 +67,7 @@ def watching(*names):
 def full_steps(engine, prompt, stopwatch, sampling):
     """(seconds outside, inside the watched calls) of each full-depth step."""
     found = []
-    policy = engine._session._policy
+    policy = engine.sessions[0]._policy
     before = {"wall": time.perf_counter(), "native": stopwatch.seconds}
 
     def observe(step, verified, growth):
@@ -118,7 +118,7 @@ def warm(sampling):
     config = {"method": "draft_model", "draft_p_min": 0.0}
     engine = edgespec.assemble(Costless(), OneWord(), Costless(), config)
     ends = []
-    engine._session._policy.observe = lambda *step: ends.append(time.perf_counter())
+    engine.sessions[0]._policy.observe = lambda *step: ends.append(time.perf_counter())
     engine.generate([1, 2, 3], max_tokens=600, **sampling)
     return round(1e3 * median(np.diff(ends).tolist()), 3)
 

@@ -52,13 +52,13 @@ def main() -> None:
         with edgespec.load(
             model(name), None, speculative_config={"method": "none"}, n_ctx=2048, sampling=GREEDY
         ) as engine:
-            target = engine._session._verifier._model
+            target = engine.sessions[0]._verifier._model
             prompt = chat_prompt(engine, "Tell me about the history of the bicycle.")
             ours, theirs = [], []
             for _ in range(ROUNDS):
                 completion = engine.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True)
                 ours.append((N_TOKENS - 1) / completion.stats.decode_s)
-                engine._session._verifier._cache.tokens.clear()
+                engine.sessions[0]._verifier._cache.tokens.clear()
                 seconds, tokens = bare(target, prompt)
                 theirs.append((N_TOKENS - 1) / seconds)
                 assert tokens == list(completion.token_ids)

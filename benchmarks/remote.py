@@ -68,7 +68,7 @@ def wait_until_measured(port: int, target: str) -> None:
     while True:
         with connected(port, target, speculative_config={"method": "none"}) as far:
             far.generate("a", max_tokens=1)
-            if far._session._verifier.costs:
+            if far.sessions[0]._verifier.costs:
                 return
         time.sleep(1)
 
@@ -125,7 +125,7 @@ def equality(name, target, draft=None, *, file):
 
 def answers(engine, prompts, **options):
     """Figures of all prompts together; bytes from each answer's first token on."""
-    verifier = engine._session._verifier
+    verifier = engine.sessions[0]._verifier
     far = hasattr(verifier, "bytes_sent")
     speeds, waits, tokens, up, down = [], [], 0, 0, 0
     for _, prompt in prompts:
@@ -185,7 +185,7 @@ def trips(name, target, draft, *, file):
                     )
                 ) as far:
                     if how:
-                        far._session._drafting_ahead = []
+                        far.sessions[0]._drafting_ahead = []
                     far.generate(prompts[0][1], max_tokens=8)
                     row[way] = answers(far, prompts)
                 print(trip, way, row[way], file=sys.stderr)

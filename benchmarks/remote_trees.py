@@ -73,11 +73,11 @@ class Device:
         self.gaps: list[float | None] = []
         self.noise: list[float] = []
         self.n_answers = self.n_drafted = self.n_accepted = 0
-        engine._session._policy.observe = lambda step, *_: self.steps.append(step.total_s)
+        engine.sessions[0]._policy.observe = lambda step, *_: self.steps.append(step.total_s)
 
     def run(self, questions: list[Question], n_steps: int) -> None:
         """Ask one question after another."""
-        (drafter,) = self.engine._session._drafting.drafters
+        (drafter,) = self.engine.sessions[0]._drafting.drafters
         for question in itertools.cycle(questions):
             if len(self.steps) >= n_steps:
                 return
@@ -127,7 +127,7 @@ def by_quarters(path: Path) -> dict:
 def has_room(url: str, path: Path) -> bool:
     """Return True if a prompt as long as the context can still be read: no cell has been lost."""
     with connected(url, path, "plain") as device:
-        n = device._session.n_ctx
+        n = device.sessions[0].n_ctx
         return len(device.generate([5] * n, max_tokens=1, ignore_eos=True).token_ids) == 1
 
 
@@ -164,7 +164,7 @@ def main() -> None:
         for thread in threads:
             thread.join()
         quarters = by_quarters(watched)
-        leaves = devices[0].engine._session._verifier.max_leaves
+        leaves = devices[0].engine.sessions[0]._verifier.max_leaves
         for device in devices:
             device.engine.close()
         room = has_room(server.url, path)

@@ -29,7 +29,7 @@ import edgespec.backends.llama_cpp.evaluation as backend
 from benchmarks.common import chat_prompt, median, save
 from benchmarks.forced_trees import forced
 from edgespec import ContextFull, EdgeSpecError, Engine, SamplingParams
-from edgespec.decoding.request_lock import Interrupt
+from edgespec.decoding.interrupt import Interrupt
 from tests.helpers.forced_trees import ForcedTrees
 
 TEXT = "Write a Python class for a stack, with docstrings, then explain each of its methods."
@@ -91,7 +91,7 @@ def rss() -> int:
 def long_session(chat: Chat, n_steps: int) -> dict:
     """Return the figures of so many steps, most of them after parked cells."""
     steps, cells, n_answers, n_right = [], [], 0, 0
-    policy = chat.engine._session._policy
+    policy = chat.engine.sessions[0]._policy
     before, n_packs = [], chat.n_packs
 
     def observe(step, verified, growth):
@@ -201,7 +201,7 @@ def by_error(name: str, late: bool) -> Callable[[Chat, random.Random], None]:
     """Return what lets one of the calls fail that a step consists of."""
 
     def cancel(chat: Chat, rng: random.Random) -> None:
-        cache = chat.engine._session._verifier._cache
+        cache = chat.engine.sessions[0]._verifier._cache
         owner = {"root": chat.drafter, "accept": chat.drafter, "_evaluate": chat.model}.get(
             name, cache
         )

@@ -130,7 +130,7 @@ def shares(path: Path, n_threads: int) -> dict[str, float]:
         options = {"max_tokens": N_TOKENS, "ignore_eos": True}
         prompt = engine.encode(TEXT)
         Known.text = engine.generate(prompt, **options, disable_spec_decode=True).token_ids
-        engine._session._policy.observe = lambda step, *_: steps.append(
+        engine.sessions[0]._policy.observe = lambda step, *_: steps.append(
             (time.perf_counter(), inside[0], step.n_drafted, step.n_accepted)
         )
         for _ in range(N_ANSWERS):

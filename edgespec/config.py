@@ -15,6 +15,12 @@ from .setting import Setting, check, described
 
 T = TypeVar("T")
 
+OnBusy = Literal["wait", "error", "replace"]
+"""What a request does if all slots are taken: wait for one; be refused with EngineBusy; or cancel
+the running request of its owner that began first, and take its slot. If its owner has no running
+request, it waits.
+"""
+
 _MOST_BIAS = 1e6  # far beyond all logits, and far below the largest float32
 _MOST_THREADS = 512  # llama.cpp's limit: with more threads it ends the process
 _SHAPES = {"shapes_rows": True}
@@ -615,11 +621,20 @@ class EngineConfig:
             "tokens are almost equally likely. This is about a fifth slower on CPUs."
         ),
     ] = False
-    on_busy: Annotated[
-        Literal["wait", "error"],
+    n_slots: Annotated[
+        int,
         Meta(
-            description="Let a request wait while another one is running, or refuse it with an "
-            "error."
+            ge=0,
+            le=64,
+            description="Number of requests that are answered at once, each with a context of its "
+            "own; 0 for as many as memory allows, at most 4.",
+        ),
+    ] = 1
+    on_busy: Annotated[
+        OnBusy,
+        Meta(
+            description="What a request does if all slots are taken: wait, be refused with an "
+            "error, or replace the running request of its owner that began first."
         ),
     ] = "wait"
 
@@ -640,7 +655,7 @@ class EngineConfig:
         return int(min(one, most)), int(min(many, most))
 
 
-NOT_SPEED = ("on_busy", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio")
+NOT_SPEED = ("on_busy", "n_slots", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio")
 """Fields of EngineConfig that do not affect a model's speed, given its number of threads."""
 
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 from .backends.base import Model, Tokenizer
 from .chat.chat import Chat
-from .config import SamplingParams, build
+from .config import OnBusy, SamplingParams, build
 from .constraints.compiler import Constraints
 from .constraints.schemas import parsed
 from .constraints.stack import in_thread
 from .decoding.idle_work import IdleWork, Work
+from .decoding.interrupt import Interrupt
 from .decoding.kept import Kept
 from .decoding.output import Output
 from .decoding.prompts import Prompt, prediction_ids, prompt_ids
-from .decoding.request_lock import Interrupt, RequestLock
 from .decoding.session import Session
+from .decoding.slots import Slots
 from .decoding.stream import Stream
-from .errors import Aborted
+from .errors import Aborted, ConfigError
 from .sampling.base import Constraint, Request
 from .sampling.defaults import GREEDY, SamplingDefaults, in_words
 from .sampling.randomness import SeededRandomness
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
 class Engine:
     """A target with its drafters, made by `edgespec.load`; a context manager.
 
-    Thread safety: every method may be called from any thread. One request runs at a time;
-    with on_busy="wait" a second caller waits for the first to end, with "error" it gets
-    EngineBusy. A thread that would wait for itself always gets EngineBusy. A stream holds
-    the engine until it is exhausted or closed.
+    Thread safety: every method may be called from any thread. As many requests run at once as
+    there are sessions, which are the engine's slots. If all are taken, a further request waits with
+    on_busy="wait" until a slot is free, in the order of arrival; with "error" it gets EngineBusy;
+    with "replace" the running request of the same owner that began first is cancelled, and its slot
+    taken. A thread that would wait for itself always gets EngineBusy. A stream holds its slot until
+    it is exhausted or closed.
 
-    target: the target model, None if it is on another machine. n_ctx: the context length in tokens.
+    sessions: one for each slot, each with a verifier, drafters and a policy of its own. target: the
+    target model, None if it is on another machine. n_ctx: the context length of a slot in tokens.
     constraints: compiles schemas and other forms that answers have to follow. sampling: the default
     settings of requests; str() describes them. idle_work: work between requests, in a thread of its
     own. It makes later requests faster: it measures costs and copies a draft model to a faster
@@ -52,10 +56,10 @@ class Engine:
 
     def __init__(
         self,
-        session: Session,
+        sessions: Sequence[Session],
         tokenizer: Tokenizer,
         *,
-        on_busy: Literal["wait", "error"] = "wait",
+        on_busy: OnBusy = "wait",
         speculation: str = "off",
         description: dict[str, Any] | None = None,
         target: Model | None = None,
@@ -66,13 +70,13 @@ class Engine:
         self.target = target
         self.sampling = sampling
         self.tokenizer = tokenizer
-        self.n_ctx = session.n_ctx
-        self._session = session
+        self.sessions = list(sessions)
+        self.n_ctx = min(session.n_ctx for session in sessions)
         self.constraints = Constraints(tokenizer)
         self._speculation = speculation
         self._description = description or {}
-        self._lock = RequestLock(on_busy, functools.partial(_free, session, kept))
-        self.idle_work = IdleWork(self._lock, works, kept)
+        self._slots = Slots(self.sessions, on_busy, functools.partial(_free, self.sessions, kept))
+        self.idle_work = IdleWork(self._slots, works, kept)
         if kept:
             weakref.finalize(self, kept.save)
         weakref.finalize(self, self.idle_work.close)  # at the latest when the program ends
@@ -81,8 +85,8 @@ class Engine:
         """Return the whole answer to a prompt.
 
         prompt: text, in which special tokens are recognised, or token ids. sampling: fields of
-        SamplingParams, which replace the engine's defaults; `owner` and `prediction` as for
-        `stream`. Raises ConfigError, ContextFull, EngineBusy.
+        SamplingParams, which replace the engine's defaults; `owner`, `prediction` and `on_busy` as
+        for `stream`. Raises ConfigError, ContextFull, EngineBusy.
         """
         for event in self.stream(prompt, **sampling):
             if event.completion:
@@ -96,6 +100,7 @@ class Engine:
         owner: str = "",
         constraint: Constraint | None = None,
         prediction: Prompt = "",
+        on_busy: OnBusy | None = None,
         **sampling: Any,
     ) -> Stream:
         """Yield the answer as it is generated: "prefill", "token" and one last "done" event.
@@ -104,14 +109,16 @@ class Engine:
         owners, not even for drafts. constraint: a constraint that the answer follows, made by the
         method `constraint`. prediction: text or token ids that the answer may largely repeat, such
         as a file that it edits. Only this request drafts from it, and it never changes the text.
-        The arguments are checked and the time limit starts at once; the engine is locked at the
-        first `next`. Closing the stream, or leaving its `with` block, ends the request.
+        on_busy: "wait", "error" or "replace" if all slots are taken, in place of the engine's own
+        setting. The arguments are checked and the time limit starts at once; a slot is taken at the
+        first `next`. Closing the stream, or leaving its `with` block, ends the request; its method
+        `cancel` does so from any thread.
         """
         params = self.sampling.params(sampling)
         interrupt = self.begin(params)  # reading the prompt counts
         return self.run(
             self.encode(prompt), params, interrupt=interrupt, owner=owner, constraint=constraint,
-            prediction=prediction,
+            prediction=prediction, on_busy=on_busy,
         )  # fmt: skip
 
     def chat(
@@ -148,21 +155,27 @@ class Engine:
         Benchmarks call this before their first request. Return False if the time limit was too
         short to measure everything; the rest is measured later.
         """
-        return self.idle_work.finish(self._lock.begin(time_limit_s))
+        return self.idle_work.finish(self._slots.begin(time_limit_s))
+
+    @property
+    def n_slots(self) -> int:
+        """The number of requests that are answered at once."""
+        return self._slots.n
 
     def cancel(self) -> None:
-        """Cancel the running request or, if none runs, all requests that wait for their turn,
+        """Cancel all running requests or, if none runs, all requests that wait for their turn,
         including streams that are not read yet. May be called from any thread.
 
         A cancelled request ends with the finish reason "cancelled" and the text generated so far.
+        `Stream.cancel` cancels one request only.
         """
-        self._lock.cancel()
+        self._slots.cancel()
 
     def begin(self, params: SamplingParams) -> Interrupt:
         """Return the Interrupt that can end a request with these settings; its time limit starts
         now.
         """
-        return self._lock.begin(params.time_limit_s)
+        return self._slots.begin(params.time_limit_s)
 
     async def agenerate(self, prompt: Prompt, **sampling: Any) -> Completion:
         """Return the whole answer, for asyncio; cancelling the task cancels the request."""
@@ -178,6 +191,7 @@ class Engine:
         owner: str = "",
         constraint: Constraint | None = None,
         prediction: Prompt = "",
+        on_busy: OnBusy | None = None,
         **sampling: Any,
     ) -> AsyncStream:
         """Return an async iterator over the events of an answer, as `stream` yields them.
@@ -189,7 +203,7 @@ class Engine:
         """
         return self.arun(
             prompt, self.sampling.params(sampling), owner=owner, constraint=constraint,
-            prediction=prediction,
+            prediction=prediction, on_busy=on_busy,
         )  # fmt: skip
 
     def arun(self, prompt: Prompt, params: SamplingParams, **given: Any) -> AsyncStream:
@@ -213,13 +227,16 @@ class Engine:
         owner: str = "",
         constraint: Constraint | None = None,
         prediction: Prompt = "",
+        on_busy: OnBusy | None = None,
     ) -> Stream:
         """Run one request on token ids, as `stream` does, without adding defaults to `params`.
 
         earlier: tokens of the conversation that are no longer in the prompt; prompt lookup may
         draft from them. interrupt: from `begin`. constraint: the constraint that the answer
-        follows, in place of the one that `params` ask for. prediction: as for `stream`.
+        follows, in place of the one that `params` ask for. prediction, on_busy: as for `stream`.
         """
+        if on_busy not in (None, *get_args(OnBusy)):
+            raise ConfigError(f"on_busy is wait, error or replace, got {on_busy!r:.80}")
         interrupt = interrupt or self.begin(params)
         randomness = SeededRandomness(params.seed)
         constraint = constraint or self.constraint(params, owner=owner, abort=interrupt)
@@ -228,7 +245,7 @@ class Engine:
             prompt, params, randomness, earlier, interrupt, owner, constraint, interrupt.left_s,
             predicted,
         )  # fmt: skip
-        return Stream(self._run(request, interrupt))
+        return Stream(self._run(request, interrupt, on_busy), interrupt)
 
     def constraint(
         self,
@@ -291,22 +308,25 @@ class Engine:
 
         return AnswerFormat.of_tokenizer(self.tokenizer)
 
-    def _run(self, request: Request, interrupt: Interrupt) -> Generator[Event, None, None]:
+    def _run(
+        self, request: Request, interrupt: Interrupt, on_busy: OnBusy | None
+    ) -> Generator[Event, None, None]:
         try:
-            completion, rest = yield from self._held(request, interrupt)
+            completion, rest = yield from self._held(request, interrupt, on_busy)
         finally:
             self.idle_work.start(answered=True)
         yield Event("done", text=rest, completion=completion)
 
     def _held(
-        self, request: Request, interrupt: Interrupt
+        self, request: Request, interrupt: Interrupt, on_busy: OnBusy | None
     ) -> Generator[Event, None, tuple[Completion, str]]:
         """Yield all events of a request except "done"; return its completion and the last text."""
         params = request.params
         constraint = request.constraint
         notes = tuple(constraint.notes) if constraint else ()
-        with self._lock.held(interrupt) as held:
-            for note in notes if held else ():
+        held = self._slots.held(interrupt, request.owner, request.prompt, on_busy)
+        with held as session:
+            for note in notes if session else ():
                 yield Event("notice", text=note)
             output = Output(
                 self.tokenizer,
@@ -316,7 +336,7 @@ class Engine:
             )
             stats = Stats(speculation=self._speculation_of(params), sampling=in_words(params))
             logprobs: list[Logprob] = []
-            for event in self._session.generate(request, output, stats) if held else ():
+            for event in session.generate(request, output, stats) if session else ():
                 if event.logprob:
                     logprobs.append(event.logprob)
                 yield event
@@ -325,7 +345,7 @@ class Engine:
             completion = Completion(
                 output.text,
                 tuple(output.token_ids),
-                output.finish_reason or ("stop" if held else interrupt() or "cancelled"),
+                output.finish_reason or ("stop" if session else interrupt() or "cancelled"),
                 output.stop_reason,
                 stats,
                 None if params.logprobs is None else tuple(logprobs),
@@ -339,13 +359,14 @@ class Engine:
 
         Raises ConfigError for no ids or an unknown one, ContextFull if the text cannot fit.
         """
-        self._lock.check_open()
+        self._slots.check_open()
         return prompt_ids(self.tokenizer, prompt, self.n_ctx)
 
     def describe(self) -> dict[str, Any]:
         """Return a description for JSON: the models, where they run, speculation and sampling."""
         return dict(self._description) | {
             "n_ctx": self.n_ctx,
+            "n_slots": self.n_slots,
             "speculation": self._speculation,
             "sampling": str(self.sampling),
         }
@@ -353,9 +374,9 @@ class Engine:
     def close(self) -> None:
         """Free the models. Calling this twice is harmless.
 
-        A running request is cancelled, and the models are freed as soon as it has ended.
+        Running requests are cancelled, and the models are freed as soon as all have ended.
         """
-        self._lock.close()  # first: Ctrl-C may end the wait for the thread
+        self._slots.close()  # first: Ctrl-C may end the wait for the thread
         self.idle_work.close()
 
     def __enter__(self) -> Engine:
@@ -368,8 +389,9 @@ class Engine:
         return self._speculation if params.may_draft else "off: disabled by request"
 
 
-def _free(session: Session, kept: Kept | None) -> None:
+def _free(sessions: Sequence[Session], kept: Kept | None) -> None:
     """Store what was learned with the models, then free them."""
     if kept:
         kept.save()
-    session.close()
+    for session in sessions:
+        session.close()

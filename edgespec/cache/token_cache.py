@@ -38,6 +38,12 @@ class TokenCache:
             self.truncate(0)
             self._owner = owner
 
+    def n_reusable(self, owner: str, context: Sequence[int]) -> int:
+        """Return how many of a context's first tokens are cached, 0 for an owner other than the
+        last request's. Nothing changes.
+        """
+        return common_prefix(self.tokens, context) if owner == self._owner else 0
+
     def align(
         self,
         context: Sequence[int],

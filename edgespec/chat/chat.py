@@ -114,9 +114,9 @@ class Chat:
         """Send a message and yield the answer while it is generated.
 
         settings: fields of SamplingParams, which replace the engine's own; fields of AnswerOptions,
-        for this answer only; and `prediction` as in Engine.stream. Calls of the last answer that
-        got no result get the text "no result". Raises ContextFull if this turn alone is too long,
-        ConfigError, and TemplateError; the conversation then stays as it was before.
+        for this answer only; `prediction` and `on_busy` as in Engine.stream. Calls of the last
+        answer that got no result get the text "no result". Raises ContextFull if this turn alone is
+        too long, ConfigError, and TemplateError; the conversation then stays as it was before.
         """
         if not isinstance(text, str):
             raise ConfigError(f"a message is text, got {text!r:.80}")
@@ -234,7 +234,7 @@ class Chat:
             raise ConfigError("tools are those of the whole chat; set chat.tools before you send")
         of_answer = {key: value for key, value in settings.items() if key in _OF_ANSWERS}
         named = {k: v for k, v in settings.items() if k not in of_answer}
-        prediction = named.pop("prediction", "")
+        of_request = {key: named.pop(key) for key in ("prediction", "on_busy") if key in named}
         params = self._engine.sampling.params(named)
         interrupt = self._engine.begin(params)
         if begun is not None and params.is_constrained:
@@ -253,15 +253,16 @@ class Chat:
             earlier=fitted.earlier,
             interrupt=interrupt,
             owner=self._owner,
-            prediction=prediction,
             constraint=None
             if begun is not None
             else self._engine.constraint(params, options, fitted.rendered, self._owner, interrupt),
+            **of_request,
         )
         reader = None
         if options:
             reader = self._engine.reader(params, options, fitted.opened, self._owner)
-        return Stream(self._answer(added, fitted, Reading(reader, params, begun), events))
+        answer = self._answer(added, fitted, Reading(reader, params, begun), events)
+        return Stream(answer, interrupt)
 
     def _answer(
         self, added: list[Message], fitted: Fitted, reading: Reading, events: Iterator[Event]

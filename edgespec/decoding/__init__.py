@@ -1,1 +1,1 @@
-"""The decoding of a request: the loop of steps, the drafts, the output and the request lock."""
+"""The decoding of requests: the loop of steps, drafts, the output and the slots of an engine."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from ..types import Event
-from .request_lock import Interrupt
+from .interrupt import Interrupt
 
 _Item = Event | BaseException | None  # None: the request has ended
 
@@ -57,6 +57,12 @@ class AsyncStream:
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+    def cancel(self) -> None:
+        """Cancel the request, from any thread; its remaining events follow, the last with the
+        finish reason "cancelled". A request that has not begun ends at its first event.
+        """
+        self._cancel()
 
     def expire(self) -> None:
         """End the request now, with the finish reason "time_limit"; its remaining events follow."""

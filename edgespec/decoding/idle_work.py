@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..types import Abort, FinishReason
+from .interrupt import Interrupt
 from .kept import Kept
-from .request_lock import Interrupt, RequestLock
+from .slots import Slots
 
 logger = logging.getLogger("edgespec.idle")
 
@@ -19,7 +20,7 @@ PAUSE_S = 0.5  # seconds between a request and the work: the next request may fo
 KEEP_EVERY = 8  # answers after which `kept` runs again
 TURN_EVERY = 8  # answers in a row after which urgent work comes before the next answer
 TURN_S = 1.0  # most seconds that the next answer then has to wait
-MOST_TURNS = 10
+MOST_TURNS = 10  # turns that are taken, or that were tried while requests ran
 AGAIN_S = 5.0  # seconds until work that could not be done is tried again, if no request ends first
 
 
@@ -43,8 +44,8 @@ class Work(Protocol):
 class IdleWork:
     """Does pieces of work one after the other, in a thread of its own, shortly after a request.
 
-    It holds the request lock meanwhile, and gives way as soon as a request comes. If the next
-    request always comes at once, urgent work gets the lock for at most TURN_S after every
+    It holds all slots meanwhile, and gives way as soon as a request comes. If the next
+    request always comes at once, urgent work gets the slots for at most TURN_S after every
     TURN_EVERY answers, at most MOST_TURNS times; even then it gives way to a request with a time
     limit. Work that fails is logged and not tried again. Nothing is done in a forked process,
     because the models belong to its parent.
@@ -53,11 +54,9 @@ class IdleWork:
     code uses the models; the work gives way to that as well.
     """
 
-    def __init__(
-        self, lock: RequestLock, works: Sequence[Work] = (), kept: Kept | None = None
-    ) -> None:
+    def __init__(self, slots: Slots, works: Sequence[Work] = (), kept: Kept | None = None) -> None:
         self.busy: Callable[[], bool] = lambda: False
-        self._lock = lock
+        self._slots = slots
         self._works = list(works)
         self._kept = kept
         self._n_answers = 0
@@ -91,7 +90,7 @@ class IdleWork:
         self._n_since += answered
         if self._kept and answered and self._n_answers % KEEP_EVERY == 0:
             self._works += [self._kept] if self._kept not in self._works else []
-        if not self._works or self._closed or not self._lock.is_open:
+        if not self._works or self._closed or not self._slots.is_open:
             return
         self._changed.set()
         with self._starting:
@@ -107,7 +106,7 @@ class IdleWork:
         Return False if some work is left, because `interrupt` has ended it or it could not be done.
         """
         if self._works:
-            with self._lock.held(interrupt) as held:
+            with self._slots.all_held(interrupt) as held:
                 if held:
                     self._work(interrupt)
         return not self._works
@@ -123,11 +122,11 @@ class IdleWork:
         while self._works and not self._closed:
             self._wait_until_quiet()
             is_turn = self._is_due
-            held = self._lock.turn() if is_turn else self._lock.between_requests()
+            held = self._slots.turn() if is_turn else self._slots.between_requests()
             with held as free:
+                self._n_turns += is_turn
                 if free:
                     self._n_since = 0
-                    self._n_turns += is_turn
                     self._work(self._turn_abort() if is_turn else self._abort)
             if self._works and not self._closed:
                 self._changed.wait(AGAIN_S)
@@ -149,13 +148,13 @@ class IdleWork:
 
         def abort() -> FinishReason | None:
             over = time.monotonic() >= end or not self.is_urgent
-            wanted = self._closed or self._lock.wanted_soon or self.busy()
+            wanted = self._closed or self._slots.wanted_soon or self.busy()
             return "cancelled" if over or wanted else None
 
         return abort
 
     def _abort(self) -> FinishReason | None:
-        wanted = self._closed or self._lock.wanted or self.busy()
+        wanted = self._closed or self._slots.wanted or self.busy()
         return "cancelled" if wanted else None
 
     def _work(self, abort: Abort) -> None:

@@ -48,6 +48,12 @@ class Session:
         """The target's context length in tokens."""
         return self._verifier.n_ctx
 
+    def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
+        """Return how many of a prompt's first tokens a request of this owner would not have to read
+        again. Call this only while no request runs here.
+        """
+        return self._verifier.n_reusable(owner, prompt)
+
     def generate(self, request: Request, output: Output, stats: Stats) -> Iterator[Event]:
         """Yield "prefill", "token" and "notice" events until `output` has a finish reason.
 

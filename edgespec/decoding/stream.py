@@ -6,13 +6,22 @@ from collections.abc import Generator
 from typing import Any
 
 from ..types import Event
+from .interrupt import Interrupt
 
 
 class Stream(Generator[Event, None, None]):
     """Yields the events of one request; leaving a `with` block ends the request."""
 
-    def __init__(self, events: Generator[Event, None, None]) -> None:
-        self._events = events
+    def __init__(self, events: Generator[Event, None, None], interrupt: Interrupt) -> None:
+        self._events, self._interrupt = events, interrupt
+
+    def cancel(self) -> None:
+        """Cancel the request, from any thread, before or after its first event.
+
+        The stream then ends with its completion, which has the finish reason "cancelled" and the
+        text generated so far. After the end of the request this does nothing.
+        """
+        self._interrupt.cancel()
 
     def send(self, value: None, /) -> Event:
         """Return the next event."""

@@ -230,7 +230,7 @@ def assemble_with(
     drafts = bool(made.drafters)
     elsewhere = ", verified on another machine" if drafts and context.is_remote else ""
     return Engine(
-        made.session(verifier(drafts)),
+        [made.session(verifier(drafts))],
         context.tokenizer,
         speculation=made.summary + elsewhere,
         target=context.target,

@@ -31,6 +31,11 @@ class Verifier(Protocol):
     def require(self, requires: Requires) -> None:
         """Provide these hidden states from now on, if the target is in this process."""
 
+    def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
+        """Return how many of a prompt's first tokens this owner's next request would reuse, as far
+        as that is known here. Call this only between requests.
+        """
+
     def begin(self, request: Request) -> Iterator[int]:
         """Start a request; yield after every chunk how many prompt tokens are in the cache.
 

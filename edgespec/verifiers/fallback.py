@@ -131,6 +131,10 @@ class Fallback:
     def require(self, requires: Requires) -> None:
         """Do nothing: hidden states are not sent over the network."""
 
+    def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
+        """Return what the verifier that answered last would reuse."""
+        return self._using.n_reusable(owner, prompt)
+
     def begin(self, request: Request) -> Iterator[int]:
         """Choose a verifier for this request and start it there."""
         self._request, self._emitted = request, []

@@ -102,6 +102,10 @@ class InferenceServerVerifier(ABC):
             self.close()
             raise
 
+    def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
+        """Return 0: what the server has cached is not known here."""
+        return 0
+
     def require(self, requires: Requires) -> None:
         """Do nothing: hidden states are not sent over the network."""
         return

@@ -62,6 +62,10 @@ class LocalVerifier:
         self._token_s = 0.0  # seconds per token of a prompt, 0 until measured
         self.require(requires)
 
+    def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
+        """Return how many of a prompt's first tokens are in the cache, 0 for another owner."""
+        return self._cache.n_reusable(owner, prompt)
+
     def begin(self, request: Request) -> Iterator[int]:
         """Begin a request: prefill all but the last chunk, which the first `verify` evaluates."""
         if not request.prompt:

@@ -285,7 +285,7 @@ def test_a_constraint_holds_for_its_request_or_is_refused(target):
 def test_greedy_text_is_that_of_plain_decoding(target, options):
     def generate(verifier, drafters):
         session = Session(verifier, drafters, FixedDepth(3))
-        engine = Engine(session, target.tokenizer)
+        engine = Engine([session], target.tokenizer)
         return engine.generate(target.prompt, max_tokens=60, **options)
 
     drafted = generate(target.verifier, [SuffixDrafter(1)])

@@ -39,7 +39,7 @@ class Guesses(Drafter):
 def branching(verifier, *, max_leaves=None, n=12, seed=1):
     """Return an engine that drafts trees of n nodes for a verifier."""
     policy = FixedDepth(n, max_leaves=max_leaves or verifier.max_leaves)
-    return Engine(Session(verifier, [Guesses(seed)], policy), TOKENIZER)
+    return Engine([Session(verifier, [Guesses(seed)], policy)], TOKENIZER)
 
 
 def tree_device(url, *, max_leaves=None, n=12, seed=1, **options):

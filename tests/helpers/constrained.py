@@ -84,7 +84,7 @@ def engine(verifier, kind="none", draft_seed=1, depth=4):
         drafters = [ForcedDrafter(), SuffixDrafter(1), model]
     leaves = verifier.max_leaves if kind == "trees" else 1
     policy = FixedDepth(depth, max_leaves=leaves)
-    return Engine(Session(verifier, drafters, policy), TOKENIZER)
+    return Engine([Session(verifier, drafters, policy)], TOKENIZER)
 
 
 def local(kind="none"):

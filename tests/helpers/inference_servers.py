@@ -48,5 +48,5 @@ def begin(target, prompt=PROMPT, abort=None, **params):
 
 def generate(target, drafters=(), prompt=PROMPT, depth=3, **params):
     session = Session(target, drafters, FixedDepth(depth))
-    with Engine(session, TOKENIZER) as engine:
+    with Engine([session], TOKENIZER) as engine:
         return engine.generate(prompt, **params)

@@ -172,7 +172,7 @@ def engine(verifier, *, drafts=True, depth=3, draft_seed=1):
         lookup = SuffixDrafter(2)
         drafters = [lookup, model]
     session = Session(verifier, drafters, FixedDepth(depth))
-    return Engine(session, TOKENIZER)
+    return Engine([session], TOKENIZER)
 
 
 def local(seed=1, **options):
@@ -184,7 +184,7 @@ def drafted_ahead(there):
     """Return a list that gets (step, draft) of each draft of a model that had evaluated the text's
     end while the draft before it was verified.
     """
-    drafting, seen, known = there._session._drafting, [], []
+    drafting, seen, known = there.sessions[0]._drafting, [], []
     grow, observe = drafting.grow, drafting.policy.observe
 
     def watched(budget):

@@ -72,7 +72,7 @@ def test_auto_decides_by_measured_costs_and_round_trip(server, target, small_dra
     with edgespec.connect(server.url, small_draft, n_ctx=1024) as there:
         assert there.idle_work.left  # the draft model's costs
         assert there.measure()
-        verifier, profile = there._session._verifier, there._session._policy.costs.profile
+        verifier, profile = there.sessions[0]._verifier, there.sessions[0]._policy.costs.profile
         assert verifier.costs[1] > 0
         assert profile.target(2) > verifier.costs[2]  # there and back as well
         assert profile.target(1) == verifier.costs[1]
@@ -91,7 +91,7 @@ def test_a_server_that_does_not_speculate_tells_its_costs(smollm2, monkeypatch, 
             remote = edgespec.RemoteConfig(running.url, tokenizer=smollm2)
             with edgespec.connect(remote) as there:
                 assert there.generate("one two", max_tokens=2).token_ids
-                assert there._session._verifier.costs[1] > 0
+                assert there.sessions[0]._verifier.costs[1] > 0
 
 
 def test_auto_drafts_ahead(server, smollm2):
@@ -102,7 +102,7 @@ def test_auto_drafts_ahead(server, smollm2):
         Proxy(server.port, 0.05) as proxy,
         edgespec.connect(proxy.url, smollm2, n_ctx=1024) as there,
     ):
-        there._session._policy = there._session._drafting.policy = FixedDepth(2)
+        there.sessions[0]._policy = there.sessions[0]._drafting.policy = FixedDepth(2)
         seen = drafted_ahead(there)
         there.generate(PROMPTS[0], **GREEDY)
         assert any(step.n_accepted for step, _ in seen)
@@ -137,11 +137,11 @@ def test_a_local_target_takes_over(target, smollm2):
         batch_invariant=True,
     ) as there:
         expected = there.generate(PROMPTS[0], **DRAWN).token_ids
-        assert not there._session._verifier.is_local
+        assert not there.sessions[0]._verifier.is_local
         server.stop()
         events = list(there.stream(PROMPTS[0], **DRAWN))
         assert events[-1].completion.token_ids == expected
-        assert there._session._verifier.is_local
+        assert there.sessions[0]._verifier.is_local
         assert any(e.type == "notice" and "the local target" in e.text for e in events)
 
 

@@ -10,7 +10,7 @@ import pytest
 ANSWER = """
 import json, sys, edgespec
 with edgespec.load(sys.argv[1], None, n_ctx=1024, n_threads=1) as engine:
-    learners = [*engine._session._drafting.drafters, engine._session._policy]
+    learners = [*engine.sessions[0]._drafting.drafters, engine.sessions[0]._policy]
     before = {k: v for learner in learners for k, v in learner.learned().items()}
     engine.measure()
     prompt = "one two three four one two three four one"

@@ -31,7 +31,7 @@ from edgespec import (
     VocabularyMismatch,
 )
 from edgespec.costs.measuring import measure
-from edgespec.decoding.request_lock import Interrupt
+from edgespec.decoding.interrupt import Interrupt
 from edgespec.loading.models import open_model
 from edgespec.sampling import rules
 from tests.helpers import libllama

@@ -63,7 +63,7 @@ def test_the_server_goes_in_the_middle_of_an_answer(options, drafts):
         assert told(both.stream(PROMPT, **options)) == (
             ["the verification server is back"], list(expected)
         )  # fmt: skip
-        assert not both._session._verifier.is_local
+        assert not both.sessions[0]._verifier.is_local
         server.stop()
 
 

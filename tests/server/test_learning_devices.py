@@ -100,7 +100,7 @@ def learned(folder):
 
 
 def known(there):
-    return json.loads(json.dumps(there._session._rates.learned()))
+    return json.loads(json.dumps(there.sessions[0]._rates.learned()))
 
 
 def test_a_second_device_begins_with_what_the_first_one_learned(drafts, draft, folder):
@@ -199,7 +199,7 @@ def test_costs_follow_the_governor_of_the_draft_model(drafts, draft, machine, mo
             made[0].decode([i % N])
         made[0].truncate(0)
         there.generate(PROMPTS[0], max_tokens=20)
-        assert there._session._policy.costs.regime == (1, True)
+        assert there.sessions[0]._policy.costs.regime == (1, True)
 
 
 def test_the_name_of_what_is_served_follows_the_server_and_has_no_secrets():

@@ -16,7 +16,7 @@ import pytest
 
 from edgespec import Event, ToyTokenizer
 from edgespec.config import RemoteConfig
-from edgespec.decoding.request_lock import Interrupt
+from edgespec.decoding.interrupt import Interrupt
 from edgespec.server.apis.completions import TextWriter
 from edgespec.server.apis.openai_writer import Envelope
 from edgespec.server.event_stream import EventStream

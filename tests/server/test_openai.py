@@ -399,7 +399,7 @@ def test_the_server_as_a_target_of_fan_out(running, engine, say):
         verifier = connect(RemoteConfig("openai+" + server.url), engine.tokenizer)
         assert verifier.name == "edgespec"
         session = Session(verifier, [SuffixDrafter(2)], FixedDepth(3))
-        with Engine(session, engine.tokenizer) as device:
+        with Engine([session], engine.tokenizer) as device:
             for said in ("hello", "again", "umlaut"):
                 prompt = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
                 ours = engine.generate(prompt, max_tokens=100)

@@ -93,7 +93,7 @@ def test_auto_drafts_on_from_what_was_guessed_ahead(server):
     made = speculate(context, lambda: Believed(Profile(*curves)))
     with Proxy(server.port, 0.01) as proxy:
         verifier = RemoteVerifier(RemoteConfig(proxy.url), TOKENIZER)
-        with closing(Engine(made.session(verifier), TOKENIZER)) as there:
+        with closing(Engine([made.session(verifier)], TOKENIZER)) as there:
             seen = drafted_ahead(there)
             for prompt in PROMPTS:
                 done = there.generate(prompt, **DRAWN)
@@ -111,7 +111,7 @@ def test_plain_steps_are_not_asked_for_one_by_one(server):
 
 def test_a_conversation_sends_only_what_is_new(server):
     with closing(device(server.url)) as there:
-        verifier = there._session._verifier
+        verifier = there.sessions[0]._verifier
         said = there.generate("ab" * 90, max_tokens=8, ignore_eos=True)
         before = verifier.bytes_sent
         again = there.generate(
@@ -159,7 +159,7 @@ def test_a_seed_is_needed_to_draw(server):
         from edgespec import SamplingParams
         from edgespec.sampling.base import Request
 
-        verifier = there._session._verifier
+        verifier = there.sessions[0]._verifier
         with pytest.raises(ConfigError, match="seed"):
             verifier.begin(Request([1], SamplingParams(temperature=1.0), NoSeed()))
 

@@ -106,6 +106,10 @@ class RemoteVerifier:
             return statistics.median(self._round_trips)
         return self._connection.ping_s()
 
+    def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
+        """Return 0: what the server has cached is not known here."""
+        return 0
+
     def require(self, requires: Requires) -> None:
         """Do nothing: hidden states are not sent over the network."""
 

@@ -290,7 +290,7 @@ def test_a_free_token_is_looked_up_after_a_single_one(tmp_path):
         with edgespec.load(
             folder, None, n_ctx=64, speculative_config={"method": "suffix"}
         ) as engine:
-            (lookup,) = engine._session._drafting.drafters
+            (lookup,) = engine.sessions[0]._drafting.drafters
             found[alone] = lookup._min_match
     assert found == {0.0: 2, 5.0: 1}
 

@@ -11,7 +11,7 @@ from edgespec import Aborted, SamplingParams, ToyModel, ToyTokenizer
 from edgespec.constraints import compiler
 from edgespec.costs.governed import GovernedModel
 from edgespec.costs.threads import ThreadGovernor
-from edgespec.decoding import request_lock
+from edgespec.decoding import interrupt
 from edgespec.device import LoadMeter
 from edgespec.sampling.base import Request
 from edgespec.sampling.randomness import SeededRandomness
@@ -47,7 +47,7 @@ class Blocking(ToyModel):
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr(request_lock, "time", Blocking.clock)
+    monkeypatch.setattr(interrupt, "time", Blocking.clock)
     Blocking.clock.now = 0.0
     model = Blocking(PROBS, n_ctx=400, max_batch=32)
     config = {"method": "none"}
@@ -78,7 +78,7 @@ def test_a_cancel_ends_an_evaluation_that_would_not_end(engine):
     events = engine.stream("abcd", ignore_eos=True)
     next(events)
     engine.target.blocks = True
-    asked, ask = itertools.count(), request_lock.Interrupt.__call__
+    asked, ask = itertools.count(), interrupt.Interrupt.__call__
 
     def cancelled_by_then(interrupt):
         if next(asked) == 5:
@@ -86,7 +86,7 @@ def test_a_cancel_ends_an_evaluation_that_would_not_end(engine):
         return ask(interrupt)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(request_lock.Interrupt, "__call__", cancelled_by_then)
+        patched.setattr(interrupt.Interrupt, "__call__", cancelled_by_then)
         *_, last = events
     assert last.completion.finish_reason == "cancelled"
     engine.target.blocks = False
@@ -161,20 +161,16 @@ def test_an_evaluation_on_trial_is_stopped_and_done_again_with_the_same_rows():
 
 
 def test_a_limit_that_is_over_before_work_between_requests_gives_way_is_no_error(engine):
-    lock = engine._lock._lock  # as work holds it that an engine cannot stop
-    lock.acquire()
-    try:
-        ask = request_lock.Interrupt.__call__
+    with engine._slots.between_requests():  # as work holds them that an engine cannot stop
+        ask = interrupt.Interrupt.__call__
 
         def later(interrupt):
             Blocking.clock.now += 1
             return ask(interrupt)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(request_lock.Interrupt, "__call__", later)
+            patched.setattr(interrupt.Interrupt, "__call__", later)
             done = engine.generate("abcd", time_limit_s=0.5)
-    finally:
-        lock.release()
     assert (done.finish_reason, done.token_ids) == ("time_limit", ())
     assert engine.generate("abcd", max_tokens=3, ignore_eos=True).token_ids
 

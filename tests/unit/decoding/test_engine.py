@@ -12,7 +12,8 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, ContextFull, EdgeSpecError, EngineBusy, ToyModel, ToyTokenizer
-from edgespec.decoding.request_lock import Interrupt, RequestLock
+from edgespec.decoding.interrupt import Interrupt
+from edgespec.decoding.slots import Slots
 from tests.helpers.serving import until
 
 VOCAB = [*"abcdefgh", "."]
@@ -241,9 +242,9 @@ def test_cancel_from_another_thread():
 def test_cancel_reaches_a_request_that_waits_for_its_turn():
     """Work between requests gives way a moment later; a cancel in that moment was lost."""
     with engine() as made, ThreadPoolExecutor() as pool:
-        with made._lock.between_requests():
+        with made._slots.between_requests():
             answers = [pool.submit(made.generate, "abc", max_tokens=5) for _ in range(2)]
-            until(lambda: len(made._lock._waiting) == 2)
+            until(lambda: len(made._slots._waiting) == 2)
             made.cancel()
             ends = [answer.result(10) for answer in answers]
         assert {(end.finish_reason, end.text) for end in ends} == {("cancelled", "")}
@@ -261,7 +262,7 @@ def test_cancel_reaches_a_stream_that_has_not_been_read():
         begun = made.stream("abc", max_tokens=3)
         made.cancel()
         assert [*begun][-1].completion.finish_reason == "cancelled"
-        assert not made._lock._begun
+        assert not made._slots._begun
 
 
 def test_cancel_reaches_a_request_whose_prompt_is_prepared(monkeypatch):
@@ -407,22 +408,10 @@ def test_closing():
 
 def test_closing_in_the_moment_in_which_a_request_ends():
     freed = []
-    requests = RequestLock("wait", lambda: freed.append(True))
-
-    class Lock:
-        """A lock that is closed just before it is released."""
-
-        held = threading.Lock()
-        acquire = held.acquire
-
-        def release(self):
-            if not freed:
-                requests.close()
-            self.held.release()
-
-    requests._lock = Lock()
-    with requests.held(Interrupt(None)):
-        pass
+    slots = Slots([None], "wait", lambda: freed.append(True))
+    with slots.held(Interrupt(None)):
+        slots.close()
+        assert not freed
     assert freed
 
 

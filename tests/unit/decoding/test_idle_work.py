@@ -207,7 +207,7 @@ def test_a_request_waits_for_one_evaluation_and_measuring_goes_on_after_it(on_bu
             target=lambda: found.append(made.generate(PROMPT + "abc", max_tokens=4))
         )
         request.start()
-        while not made._lock.wanted:  # it waits now
+        while not made._slots.wanted:  # it waits now
             pass
         model.go.set()
         request.join(20)
@@ -246,7 +246,7 @@ def test_a_turn_gives_way_to_a_time_limit(monkeypatch):
             target=lambda: done.append(made.generate(PROMPT, max_tokens=4, time_limit_s=60))
         )
         request.start()
-        while not made._lock.wanted_soon:
+        while not made._slots.wanted_soon:
             pass
         model.go.set()
         request.join(20)
@@ -259,7 +259,7 @@ def test_close_ends_measuring_at_once():
         n = len(model.calls)
         closing = threading.Thread(target=made.close)
         closing.start()
-        while not made._lock.wanted and not made.idle_work._closed:
+        while not made._slots.wanted and not made.idle_work._closed:
             pass
         model.go.set()
         closing.join(20)

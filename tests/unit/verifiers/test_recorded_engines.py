@@ -85,7 +85,7 @@ def test_recorded_text(name, i):
     with engine.serving() as url:
         target = connected(name, run, url, tokenizer)
         session = Session(target, [SuffixDrafter(1)], FixedDepth(run["depth"]))
-        with Engine(session, tokenizer) as made:
+        with Engine([session], tokenizer) as made:
             found = made.generate(run["prompt"], max_tokens=len(run["own"]), ignore_eos=True)
     assert list(found.token_ids) == run["own"]
     assert found.stats.num_accepted_draft_tokens > 0
