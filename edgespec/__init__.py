@@ -66,7 +66,17 @@ if TYPE_CHECKING:
     from .measure.results import Candidate, Choice, Tuning
     from .measure.tuning import forget, tune
     from .sampling import rules
-    from .types import Completion, Event, Logprob, Outputs, Part, Stats, ToolCall
+    from .types import (
+        Completion,
+        EngineStatus,
+        Event,
+        Logprob,
+        Outputs,
+        Part,
+        RequestStatus,
+        Stats,
+        ToolCall,
+    )
 
 __version__ = "0.1.0"
 
@@ -94,6 +104,7 @@ __all__ = [
     "EngineBusy",
     "EngineConfig",
     "EngineMissing",
+    "EngineStatus",
     "Event",
     "Finding",
     "Format",
@@ -110,6 +121,7 @@ __all__ = [
     "Part",
     "RemoteConfig",
     "RepetitionDetection",
+    "RequestStatus",
     "SamplingParams",
     "SpeculativeConfig",
     "Stats",
@@ -171,7 +183,17 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
-    "types": ("Completion", "Event", "Logprob", "Outputs", "Part", "Stats", "ToolCall"),
+    "types": (
+        "Completion",
+        "EngineStatus",
+        "Event",
+        "Logprob",
+        "Outputs",
+        "Part",
+        "RequestStatus",
+        "Stats",
+        "ToolCall",
+    ),
 }
 
 del convert, _package

@@ -25,7 +25,7 @@ from .errors import Aborted, ConfigError
 from .sampling.base import Constraint, Request
 from .sampling.defaults import GREEDY, SamplingDefaults, in_words
 from .sampling.randomness import SeededRandomness
-from .types import Abort, Completion, Event, Logprob, Stats
+from .types import Abort, Completion, EngineStatus, Event, Logprob, Stats
 
 if TYPE_CHECKING:
     from .chat.constraints import AnswerConstraints
@@ -161,6 +161,13 @@ class Engine:
     def n_slots(self) -> int:
         """The number of requests that are answered at once."""
         return self._slots.n
+
+    def status(self, owner: str | None = None) -> EngineStatus:
+        """Return which requests run and how many wait. May be called from any thread.
+
+        owner: list only the requests of this owner; None for all.
+        """
+        return self._slots.status(owner)
 
     def cancel(self) -> None:
         """Cancel all running requests or, if none runs, all requests that wait for their turn,
@@ -324,7 +331,8 @@ class Engine:
         params = request.params
         constraint = request.constraint
         notes = tuple(constraint.notes) if constraint else ()
-        held = self._slots.held(interrupt, request.owner, request.prompt, on_busy)
+        stats = Stats(speculation=self._speculation_of(params), sampling=in_words(params))
+        held = self._slots.held(interrupt, request.owner, request.prompt, on_busy, stats)
         with held as session:
             for note in notes if session else ():
                 yield Event("notice", text=note)
@@ -334,7 +342,6 @@ class Engine:
                 constraint.shown if constraint else None,
                 constraint.thought if constraint else None,
             )
-            stats = Stats(speculation=self._speculation_of(params), sampling=in_words(params))
             logprobs: list[Logprob] = []
             for event in session.generate(request, output, stats) if session else ():
                 if event.logprob:

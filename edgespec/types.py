@@ -404,6 +404,35 @@ class Completion:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """A request that runs. It tells nothing about texts and owners.
+
+    slot: the number of its slot, from 0. state: "reading" until the first token of the answer,
+    "answering" after it. num_read_tokens: the tokens of the prompt that were read or reused, of
+    num_prompt_tokens in all. running_s: seconds since the request got its slot.
+    """
+
+    slot: int
+    state: Literal["reading", "answering"]
+    num_prompt_tokens: int
+    num_read_tokens: int
+    num_emitted_tokens: int
+    running_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """The state of an engine at one moment; `dataclasses.asdict` makes it ready for JSON.
+
+    n_waiting: the number of requests that wait for a slot. running: the requests that have one.
+    """
+
+    n_slots: int
+    n_waiting: int
+    running: tuple[RequestStatus, ...]
+
+
 class Event(NamedTuple):
     """One event of a request, as a stream yields it.
 

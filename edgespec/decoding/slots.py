@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..config import OnBusy
 from ..errors import EdgeSpecError, EngineBusy
+from ..types import EngineStatus, RequestStatus, Stats
 from .interrupt import Interrupt
 from .session import Session
 
@@ -38,12 +39,24 @@ class _Claim:
         interrupt: Interrupt,
         owner: str = "",
         prompt: Sequence[int] = (),
+        stats: Stats | None = None,
         *,
         wants_all: bool = False,
     ) -> None:
         self.interrupt, self.owner, self.prompt = interrupt, owner, prompt
-        self.wants_all = wants_all
+        self.stats, self.wants_all = stats or Stats(), wants_all
         self.thread = threading.get_ident()
+        self.began_s = 0.0  # when it got its slot
+
+    def status(self, slot: int) -> RequestStatus:
+        """Return what the request has done so far in a slot."""
+        stats, n_prompt = self.stats, len(self.prompt)
+        n_emitted = stats.num_emitted_tokens
+        n_read = stats.num_cached_tokens + stats.num_prefilled_tokens
+        return RequestStatus(
+            slot, "answering" if n_emitted else "reading", n_prompt, n_read, n_emitted,
+            time.monotonic() - self.began_s,
+        )  # fmt: skip
 
 
 class Slots:
@@ -87,15 +100,17 @@ class Slots:
         owner: str = "",
         prompt: Sequence[int] = (),
         on_busy: OnBusy | None = None,
+        stats: Stats | None = None,
     ) -> Iterator[Session | None]:
         """Hold a slot for one request; yield its session when the request's turn comes.
 
         Among several free slots it takes the one that has most of the prompt's beginning, or else
-        the one used least recently. on_busy: in place of the engine's own. Yield None if the
-        request was cancelled or ran out of time before its turn. Raises EngineBusy, and
-        EdgeSpecError as `check_open` does.
+        the one used least recently. on_busy: in place of the engine's own. stats: the request's
+        statistics, which `status` reads while the request runs. Yield None if the request was
+        cancelled or ran out of time before its turn. Raises EngineBusy, and EdgeSpecError as
+        `check_open` does.
         """
-        claim = _Claim(interrupt, owner, prompt)
+        claim = _Claim(interrupt, owner, prompt, stats)
         with self._claimed(claim, on_busy) as slot:
             yield slot.session if slot else None
 
@@ -109,6 +124,16 @@ class Slots:
     def n(self) -> int:
         """The number of slots."""
         return len(self._slots)
+
+    def status(self, owner: str | None = None) -> EngineStatus:
+        """Return which requests run, of one owner or of all, and how many wait."""
+        claims = [(number, each.claim) for number, each in enumerate(self._slots)]
+        running = [
+            claim.status(number)
+            for number, claim in claims
+            if claim and not claim.wants_all and owner in (None, claim.owner)
+        ]
+        return EngineStatus(len(self._slots), len(self._waiting), tuple(running))
 
     @property
     def wanted(self) -> bool:
@@ -229,7 +254,7 @@ class Slots:
                         return None
                 for each in self._slots if claim.wants_all else (slot,):
                     each.claim = claim
-                self._all_held = claim.wants_all
+                self._all_held, claim.began_s = claim.wants_all, time.monotonic()
                 self._n_used += 1
                 slot.used = self._n_used
             finally:

@@ -32,7 +32,6 @@ _PATHS = {  # paths of llama.cpp's server and of Ollama, and what to use instead
     "/models": _MODELS,
     "/props": _MODELS,
     "/rerank": _NO_EMBEDDINGS,
-    "/slots": "GET /metrics shows what runs",
     "/v1/completion": _COMPLETIONS,
     "/v1/detokenize": "POST /detokenize",
     "/v1/embeddings": _NO_EMBEDDINGS,

@@ -1,4 +1,4 @@
-"""The endpoints that tell which model is served."""
+"""The endpoints that tell which model is served, and what its slots do."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ..engine import Engine
+from ..types import RequestStatus
+from .clients import client_of
 from .filling import Filling
 from .preparation import Preparation
 from .settings import ServerSettings
@@ -32,8 +34,9 @@ class Models:
         self._created = int(time.time())
 
     def routes(self) -> list[Route]:
-        """Return the routes, all under `/v1`."""
+        """Return the routes: those of OpenAI under `/v1`, and llama.cpp's `/slots`."""
         return [
+            Route("/slots", self.slots, methods=["GET"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.model, methods=["GET"]),
         ]
@@ -49,6 +52,22 @@ class Models:
         self._preparation.check_model(asked)
         return JSONResponse(self._card(asked if asked in self._settings.aliases else None))
 
+    async def slots(self, request: Request) -> Response:
+        """Answer `/slots`: whether each slot is taken, and how far the client's own requests are.
+
+        The fields are those of llama.cpp's server.
+        """
+        status, owner = self._engine.status(), client_of(request.scope).owner
+        taken = {each.slot for each in status.running}
+        own = {each.slot: each for each in self._engine.status(owner).running}
+        return JSONResponse(
+            [
+                {"id": slot, "n_ctx": self._engine.n_ctx, "is_processing": slot in taken}
+                | (_progress(own[slot]) if slot in own else {})
+                for slot in range(status.n_slots)
+            ]
+        )
+
     def _card(self, name: str | None = None) -> dict[str, Any]:
         return {
             "id": name or self._settings.model,
@@ -60,3 +79,12 @@ class Models:
             "sampling": self._engine.sampling.describe(self._settings.sampling),
             "fill_in_middle": self._filling.kind,
         }
+
+
+def _progress(status: RequestStatus) -> dict[str, Any]:
+    return {
+        "n_prompt_tokens": status.num_prompt_tokens,
+        "n_prompt_tokens_processed": status.num_read_tokens,
+        "next_token": [{"n_decoded": status.num_emitted_tokens}],
+        "running_ms": round(1e3 * status.running_s, 3),
+    }

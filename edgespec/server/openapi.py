@@ -76,6 +76,24 @@ class Models(Struct):
     data: list[Model]
 
 
+class NextToken(Struct):
+    """The answer so far."""
+
+    n_decoded: int
+
+
+class Slot(Struct):
+    """A slot, and how far the client's own request in it is."""
+
+    id: int
+    n_ctx: int
+    is_processing: bool
+    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    n_prompt_tokens_processed: int | msgspec.UnsetType = msgspec.UNSET
+    next_token: list[NextToken] | msgspec.UnsetType = msgspec.UNSET
+    running_ms: float | msgspec.UnsetType = msgspec.UNSET
+
+
 class Health(Struct):
     """The state of the server."""
 
@@ -174,8 +192,8 @@ class Text(Struct):
 
 
 _STRUCTS = (
-    Error, MessagesError, Model, Models, Health, Answer, ResponsesAnswer, MessagesAnswer, Tokens,
-    TokenCount, Text, ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest,
+    Error, MessagesError, Model, Models, Slot, Health, Answer, ResponsesAnswer, MessagesAnswer,
+    Tokens, TokenCount, Text, ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest,
     CountRequest, TokenizeText, TokenizeConversation, DetokenizeRequest, InfillRequest,
     NativeCompletion, NativeAnswer,
 )  # fmt: skip
@@ -220,6 +238,7 @@ def _paths(settings: ServerSettings) -> dict[str, Any]:
         "/health": _health(),
         "/metrics": _get("Metrics for Prometheus", {"text/plain": {}}),
         "/openapi.json": _get("This description", _json({"type": "object"})),
+        "/slots": _get("What the slots do", _json({"type": "array", "items": _ref(Slot)})),
         "/v1/models": _get("The models that are served", _json(_ref(Models))),
         "/v1/models/{model}": _model(settings),
         "/v1/vocabulary": _vocabulary(),

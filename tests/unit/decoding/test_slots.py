@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import threading
 import time
@@ -15,6 +16,7 @@ from edgespec.decoding.interrupt import Interrupt
 from edgespec.decoding.session import Session
 from edgespec.decoding.slots import Slots
 from edgespec.policies.fixed import FixedDepth
+from edgespec.types import EngineStatus, RequestStatus
 from edgespec.verifiers.local import LocalVerifier
 
 VOCAB = [*"abcdefgh", "."]
@@ -394,3 +396,30 @@ def test_an_async_stream_can_be_cancelled_and_read_on():
 
     with engine(1) as made:
         asyncio.run(main(made))
+
+
+def test_the_status_says_what_runs_and_how_many_wait():
+    with engine(2) as made:
+        assert made.status() == EngineStatus(2, 0, ())
+        with running(made, "one", "abcd"), made.stream("ab", owner="two", max_tokens=9) as own:
+            next(own)  # its prompt is not read yet
+            first, second = made.status().running
+            assert (first.slot, first.state, first.num_prompt_tokens) == (0, "answering", 4)
+            assert (first.num_read_tokens, first.num_emitted_tokens > 0) == (4, True)
+            assert dataclasses.replace(second, running_s=0) == RequestStatus(
+                1, "reading", 2, 0, 0, 0
+            )
+            assert 0 <= second.running_s < 20
+            while next(own).token is None:
+                pass
+            (second,) = made.status("two").running
+            assert (second.slot, second.state, second.num_read_tokens) == (1, "answering", 2)
+            assert second.num_emitted_tokens == 1
+            assert made.status("").running == ()
+            waiting = threading.Thread(target=lambda: made.generate("abc", max_tokens=1))
+            waiting.start()
+            wait_until(lambda: made.status().n_waiting == 1)
+            own.close()
+            waiting.join(20)
+            assert [each.slot for each in made.status().running] == [0]
+            assert made.status().n_waiting == 0
