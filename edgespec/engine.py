@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .chat.options import AnswerOptions
     from .chat.reader import Reader
     from .decoding.async_stream import AsyncStream
+    from .scheduling.company import Company
 
 
 class Engine:
@@ -66,8 +67,10 @@ class Engine:
         works: Sequence[Work] = (),
         kept: Kept | None = None,
         sampling: SamplingDefaults = GREEDY,
+        company: Company | None = None,
     ) -> None:
         self.target = target
+        self.company = company
         self.sampling = sampling
         self.tokenizer = tokenizer
         self.sessions = list(sessions)
@@ -400,5 +403,5 @@ def _free(sessions: Sequence[Session], kept: Kept | None) -> None:
     """Store what was learned with the models, then free them."""
     if kept:
         kept.save()
-    for session in sessions:
+    for session in reversed(sessions):  # the first one's models own what the others use
         session.close()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import EngineConfig
-from ..errors import ConfigError
+from ..errors import CannotTruncate, ConfigError
 from ..types import Abort, Outputs
 from .features import Features
 from .heads import FINAL as FINAL
@@ -295,12 +295,15 @@ class FileModel(Model):
         """
         return {}
 
-    def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """Return a model with `n_slots` slots and a cache of `n_ctx` tokens. It shares the weights
-        of this model. n_ctx: 0 for as many tokens as this model's own cache holds, or for fewer if
-        memory is short. Raises OutOfMemory.
+    def batched(self) -> BatchedModel:
+        """Return a model with slots over these weights. The first one is this model itself, and
+        more can be added.
         """
         raise ConfigError(f"{self.path} keeps one sequence only, so it cannot verify for others")
+
+    def n_more(self, most: int) -> int:
+        """Return how many more caches of this model's size fit into memory, at most `most`."""
+        return 0
 
 
 def share_on_gpu(placement: Mapping[str, str]) -> float:
@@ -365,25 +368,45 @@ class BatchItem:
 
 
 class BatchedModel(ABC):
-    """A model with several slots, each of which holds one sequence of tokens. One call evaluates
-    tokens of several slots.
+    """A model with several slots. Each slot is a `Model` with a sequence of its own, which may also
+    be evaluated alone; `decode` evaluates tokens of several slots in one call.
 
-    n_ctx: the most tokens of one slot. n_slots: the number of slots; they are numbered from 0.
-    max_rows: the most logits rows per call, over all items. max_draft_rows: the most logits rows of
-    one item. max_batch: the most tokens per call. max_leaves: the most leaves of a slot's tree; 1
-    if only chains are possible. shares_prefixes: `copy` is possible and costs little. thread_limit:
-    as in `Model`.
+    models: the model of each slot. Only one of them may be evaluated at a time. max_rows: the most
+    logits rows per call, over all items. max_batch: the most tokens per call. shares_prefixes:
+    slots are evaluated together, and `copy` is possible and costs little. thread_limit: as in
+    `Model`.
     """
 
-    vocab_size: int
-    n_ctx: int
-    n_slots: int
+    models: Sequence[Model]
     max_rows: int
-    max_draft_rows: int
     max_batch: int
-    max_leaves: int = 1
     shares_prefixes: bool = False
     thread_limit: int | None = None
+
+    @property
+    def n_slots(self) -> int:
+        """The number of slots; they are numbered from 0."""
+        return len(self.models)
+
+    @property
+    def vocab_size(self) -> int:
+        """The width of logits rows."""
+        return self.models[0].vocab_size
+
+    @property
+    def n_ctx(self) -> int:
+        """The most tokens of one slot, where slots differ that of the last one."""
+        return self.models[-1].n_ctx
+
+    @property
+    def max_draft_rows(self) -> int:
+        """The most logits rows of one item."""
+        return self.models[-1].capabilities.max_rows
+
+    @property
+    def max_leaves(self) -> int:
+        """The most leaves of a slot's tree; 1 if only chains are possible."""
+        return self.models[-1].capabilities.max_leaves
 
     @property
     def n_parked(self) -> int:
@@ -393,23 +416,34 @@ class BatchedModel(ABC):
         return 0
 
     @abstractmethod
+    def add(self, n_slots: int, n_ctx: int = 0, *, together: bool = False) -> None:
+        """Add slots of `n_ctx` tokens each, 0 for as many as the first slot holds, or fewer if
+        memory is short. together: all added slots hold only `n_ctx` tokens together, if they can
+        share a cache. The texts of the other slots stay. Raises OutOfMemory and ModelError; then
+        nothing has changed.
+        """
+
+    @abstractmethod
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
-        """Append tokens to their slots and return the logits of every item, as views valid until
+        """Append tokens to their slots and return the outputs of every item, as views valid until
         the next call. After a tree, call `keep`, or `truncate` to a position before its nodes.
         Raises ContextFull (nothing was appended) and DecodeError (slots may have lost tokens).
         """
 
     def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Keep a path of the slot's last tree: its nodes, in order, become the end of the slot, and
-        all other nodes are dropped.
-        """
-        raise NotImplementedError(f"{type(self).__name__} evaluates no trees (max_leaves is 1)")
+        """Keep a path of the slot's last tree, as `Model.keep` does."""
+        self.models[slot].keep(path)
 
-    @abstractmethod
     def truncate(self, slot: int, n_past: int) -> None:
         """Forget everything in a slot from position `n_past` on. Raises CannotTruncate; the slot is
         then empty.
         """
+        model = self.models[slot]
+        try:
+            model.truncate(n_past)
+        except CannotTruncate:
+            model.truncate(0)
+            raise
 
     def copy(self, source: int, target: int, n_past: int) -> None:
         """Fill the empty slot `target` with the first `n_past` tokens of the slot `source`. Raises
@@ -421,10 +455,11 @@ class BatchedModel(ABC):
         """Use at most `n_threads` threads from the next evaluation on, as `Model.limit_threads`
         does.
         """
+        for model in self.models:
+            model.limit_threads(n_threads)
 
-    @abstractmethod
     def close(self) -> None:
-        """Free the caches. The weights stay with the model."""
+        """Free the slots that were added. The first one stays with its owner."""
 
 
 class Backend(Protocol):

@@ -52,14 +52,14 @@ class Pace:
             self.most = int(min(max(fitting, _FIRST), 2 * n_tokens))
 
 
-def check_slots(items: Sequence[BatchItem], n_past: Sequence[int], n_ctx: int) -> None:
-    """Raise ContextFull, before anything is appended, if an item is too long for its slot.
-
-    n_past: for each slot, the number of tokens in its cache. n_ctx: the most tokens of one slot.
+def check_slots(items: Sequence[BatchItem], models: Sequence[Model]) -> None:
+    """Raise ContextFull, before anything is appended, if an item is too long for its slot. models:
+    the model of each slot.
     """
     for item in items:
-        if n_past[item.slot] + len(item.tokens) > n_ctx:
+        model = models[item.slot]
+        if model.n_past + len(item.tokens) > model.n_ctx:
             raise ContextFull(
-                f"{len(item.tokens)} tokens do not fit after {n_past[item.slot]} in slot "
-                f"{item.slot} of {n_ctx} tokens; shorten the prompt"
+                f"{len(item.tokens)} tokens do not fit after {model.n_past} in slot {item.slot} of "
+                f"{model.n_ctx} tokens; shorten the prompt"
             )

@@ -18,7 +18,8 @@ class TokenCache:
 
     If the engine cannot drop the last tokens (recurrent and hybrid models), `protect` takes a
     checkpoint. `truncate` then restores the checkpoint and evaluates again the tokens that stay.
-    features: stores the hidden states of the cached tokens. tokens: the tokens in the cache.
+    features: stores the hidden states of the cached tokens. tokens: the tokens in the cache. owner:
+    the user whose tokens they are.
     """
 
     def __init__(self, model: Model, features: Features | None = None) -> None:
@@ -27,22 +28,23 @@ class TokenCache:
         self._node_states: States | None = None
         self.tokens: list[int] = []
         self._nodes: list[int] = []  # of a tree that waits for `keep`, after `tokens`
+        self._n_expected = 0  # tokens of the last evaluation, without nodes
         self._checkpoint: tuple[int, Any] | None = None
-        self._owner = ""
+        self.owner = ""
 
     def begin(self, owner: str) -> None:
         """Begin a request. The tokens of a different owner are dropped: otherwise the number of
         reused tokens, or the time to read the prompt, would reveal how that owner's text begins.
         """
-        if owner != self._owner:
+        if owner != self.owner:
             self.truncate(0)
-            self._owner = owner
+            self.owner = owner
 
     def n_reusable(self, owner: str, context: Sequence[int]) -> int:
         """Return how many of a context's first tokens are cached, 0 for an owner other than the
         last request's. Nothing changes.
         """
-        return common_prefix(self.tokens, context) if owner == self._owner else 0
+        return common_prefix(self.tokens, context) if owner == self.owner else 0
 
     def align(
         self,
@@ -98,36 +100,57 @@ class TokenCache:
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
         """Call `Model.decode`; `self.tokens` stays equal to the cache even if the call fails."""
-        if self._nodes:
-            self._settle()
-        n_past = len(self.tokens)
-        self.tokens.extend(tokens)
+        self.expect(tokens)
         try:
             outputs = self.model.decode(tokens, n_logits, abort)
         except BaseException:
-            self._forget_failed()
+            self.failed()
             raise
-        if self.features:
-            self.features.append(n_past, outputs.hidden)
+        self.took(outputs)
         return outputs
+
+    def expect(self, tokens: Sequence[int], n_nodes: int = 0) -> None:
+        """Record the tokens of an evaluation before it is made; the last `n_nodes` of them are the
+        nodes of a tree. Afterwards call `took` or `failed`.
+        """
+        if self._nodes:
+            self._settle()
+        n_before = len(tokens) - n_nodes
+        self._n_expected = n_before
+        self.tokens.extend(tokens[:n_before])
+        self._nodes = list(tokens[n_before:])
+
+    def took(self, outputs: Outputs) -> None:
+        """Keep the hidden states of an evaluation that has succeeded."""
+        if self.features:
+            n_past, n, states = (
+                len(self.tokens) - self._n_expected,
+                self._n_expected,
+                outputs.hidden,
+            )
+            self.features.append(n_past, None if states is None else states[:n])
+            self._node_states = states[n:] if self._nodes and states is not None else None
+
+    def adopt(self, tokens: Sequence[int]) -> None:
+        """Record the tokens that were copied into the empty cache."""
+        self.tokens = list(tokens)
+
+    def failed(self) -> None:
+        """Forget the tokens of an evaluation that has failed."""
+        self._nodes = []
+        self._forget_failed()
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
     ) -> Outputs:
         """Call `Model.decode_tree`; `keep` then adds the accepted nodes to `self.tokens`."""
-        if self._nodes:
-            self._settle()
-        n_before, n_past = len(tokens) - len(parents), len(self.tokens)
-        self.tokens.extend(tokens[:n_before])
+        self.expect(tokens, len(parents))
         try:
             outputs = self.model.decode_tree(tokens, parents, abort)
         except BaseException:
-            self._forget_failed()
+            self.failed()
             raise
-        self._nodes = list(tokens[n_before:])
-        if self.features and outputs.hidden is not None:
-            self.features.append(n_past, outputs.hidden[:n_before])
-            self._node_states = outputs.hidden[n_before:]
+        self.took(outputs)
         return outputs
 
     def grow(
@@ -137,8 +160,7 @@ class TokenCache:
         try:
             outputs = self.model.grow(tokens, parents, abort)
         except BaseException:
-            self._nodes = []
-            self._forget_failed()
+            self.failed()
             raise
         self._nodes.extend(tokens)
         return outputs

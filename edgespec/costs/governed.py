@@ -117,15 +117,15 @@ class GovernedModel(_Governed, Model):
 
 
 class GovernedSlots(_Governed, BatchedModel):
-    """A `BatchedModel` whose threads a governor chooses. The governor must not stop evaluations."""
+    """A `BatchedModel` whose threads a governor chooses. Its evaluations are never stopped."""
 
-    vocab_size, n_ctx, n_slots = _own("vocab_size"), _own("n_ctx"), _own("n_slots")
-    max_rows, max_draft_rows = _own("max_rows"), _own("max_draft_rows")
-    max_batch, max_leaves = _own("max_batch"), _own("max_leaves")
+    models, add = _own("models"), _own("add")
+    max_rows, max_batch = _own("max_rows"), _own("max_batch")
     shares_prefixes, n_parked = _own("shares_prefixes"), _own("n_parked")
-    keep, truncate, copy, close = _own("keep"), _own("truncate"), _own("copy"), _own("close")
+    copy, close = _own("copy"), _own("close")
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots, as the model's own `decode` does."""
         n = sum(len(item.tokens) for item in items)
-        return self._evaluate(n, lambda _: self._model.decode(items))
+        n_past = max(self.models[item.slot].n_past for item in items)
+        return self._evaluate(n, lambda _: self._model.decode(items), n_past)

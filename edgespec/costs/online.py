@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,12 @@ class Costs:
                 self._snapshots = self._snapshots[1], now.copy()
         self._settle()
 
+    def observe_rows(self, n: int, seconds: float, n_past: int) -> None:
+        """Correct the costs with the time of an evaluation of n rows, of several streams."""
+        self._change_regime()
+        self._follow(n, seconds, n_past)
+        self._settle()
+
     @property
     def stale(self) -> bool:
         """True if steps differ so much from the profile that it should be measured anew.
@@ -265,12 +272,7 @@ class Costs:
         """
         table = self.target(n_past)
         if not self._least:
-            seconds = np.array(table[1 : self.max_depth + 2])
-            n = np.arange(len(seconds))
-            later = n > n[:, None]
-            slopes = (seconds - seconds[:, None]) / np.where(later, n - n[:, None], 1)
-            least = np.where(later, slopes, np.inf)[:-1].min(axis=1) / table[1]
-            self._least = least.tolist()
+            self._least = least_slopes(table[1 : self.max_depth + 2], 1 / table[1])
         return self._least
 
     def _follow(self, n: int, seconds: float, n_past: int) -> None:
@@ -318,3 +320,51 @@ class Costs:
         else:  # the other programs may not be the same as last time
             self._now = self._disturbed[key] = _Ratios(self._disturbed.get(key, self._normal))
         self._table = []
+
+
+class Beside(Costs):
+    """The costs of one stream's rows, in an evaluation that also has rows of others.
+
+    costs: the costs of the target and the draft model. seconds: the seconds of evaluations of 0, 1,
+    2, … rows. n_others: the rows of others. price: the tokens that a second is worth to all.
+    """
+
+    def __init__(self, costs: Costs, seconds: Sequence[float], n_others: int, price: float) -> None:
+        self._costs, self._own = costs, list(seconds[n_others:])
+        self.max_depth = len(self._own) - 1 - BEYOND
+        self.known, self.fills, self.regime = True, False, costs.regime
+        self.profile = costs.profile
+        self.of_table = {}
+        self._price = price
+
+    def target(self, n_past: int) -> list[float]:
+        """Return the seconds of evaluations with 0, 1, 2, … rows of this stream."""
+        return self._own
+
+    def least(self, n_past: int) -> list[float]:
+        """Return the least acceptance probabilities, as `Costs.least` does."""
+        return least_slopes(self._own[1 : self.max_depth + 2], self._price)
+
+    def n_filled(self, n: int) -> int:
+        """Return 0: rows are filled for all streams together."""
+        return 0
+
+    def draft(self, n_tokens: int, n_cached: int) -> float:
+        """Return the draft model's seconds, as `Costs.draft` does."""
+        return self._costs.draft(n_tokens, n_cached)
+
+    def draft_token_s(self, n_cached: int) -> float:
+        """Return the draft model's seconds, as `Costs.draft_token_s` does."""
+        return self._costs.draft_token_s(n_cached)
+
+
+def least_slopes(seconds: Sequence[float], price: float) -> list[float]:
+    """Return, for each number of rows, the least cost of a further row, in tokens, over all numbers
+    of rows that may be added. seconds: of 1, 2, 3, … rows. price: tokens a second.
+    """
+    table = np.array(seconds)
+    n = np.arange(len(table))
+    later = n > n[:, None]
+    slopes = (table - table[:, None]) / np.where(later, n - n[:, None], 1)
+    least: list[float] = (price * np.where(later, slopes, np.inf)[:-1].min(axis=1)).tolist()
+    return least

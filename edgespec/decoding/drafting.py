@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..drafters.base import NOT_DRAWN, Drafter, Role
-from ..policies.base import Policy
+from ..policies.base import Limits, Policy
 from ..policies.growth import Growth
 from ..sampling.base import Matcher, Request
 from ..sampling.trees import n_first_path
@@ -59,11 +59,15 @@ class Drafting:
         limits = self.policy.limits(budget)
         if limits.nodes <= 0:
             return None
-        growth = Growth(self._lookups, self._models, limits, budget, self._matcher)
+        growth = self.start(limits, budget)
         wish = growth.next()
         while wish:
             wish = growth.next(wish.do())
         return growth
+
+    def start(self, limits: Limits, budget: Budget) -> Growth:
+        """Return the growth of a draft within these limits."""
+        return Growth(self._lookups, self._models, limits, budget, self._matcher)
 
     def grow_ahead(self, draft: Draft, most: int, until: Callable[[], bool]) -> None:
         """Let models draft ahead while a draft is being verified (SpecEdge, arXiv 2505.17052).

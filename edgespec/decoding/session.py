@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from ..backends.base import BatchItem
 from ..drafters.base import Drafter
 from ..errors import Aborted
-from ..policies.base import Policy
+from ..policies.base import Limits, Policy
+from ..policies.growth import Growth
 from ..sampling.base import Request
-from ..types import NO_DRAFT, Draft, Event, Stats, Verdict, Verified
+from ..scheduling.turns import Evaluation, Step
+from ..types import NO_DRAFT, Budget, Draft, Event, Outputs, Stats, Verdict, Verified
 from ..verifiers.base import AsyncVerifier, Verifier
+from ..verifiers.local import LocalVerifier
 from .drafting import Drafting
 from .output import Output
 from .owners import OwnRates
@@ -40,8 +44,9 @@ class Session:
         self._remote = verifier if isinstance(verifier, AsyncVerifier) else None
         self._drafting = Drafting(drafters, policy)
         self._policy = policy
-        self._rates = rates or OwnRates([*drafters, policy])
         self._clock = clock
+        self._member = verifier.member if isinstance(verifier, LocalVerifier) else None
+        self._rates = rates or OwnRates([*drafters, policy])
 
     @property
     def n_ctx(self) -> int:
@@ -62,6 +67,8 @@ class Session:
         began = self._clock()
         stats.num_prompt_tokens = len(request.prompt)
         try:
+            if self._member:
+                self._member.join(request.abort)
             yield from self._prefill(request, stats)
             if request.abort and request.abort():  # then its constraint may not be compiled yet
                 raise Aborted("stopped before the first token")
@@ -69,6 +76,8 @@ class Session:
         except Aborted:
             output.finish((request.abort and request.abort()) or "cancelled")
         finally:
+            if self._member:
+                self._member.leave()
             if self._remote:
                 self._remote.finish()
             stats.total_s = self._clock() - began
@@ -90,51 +99,19 @@ class Session:
     def _steps(
         self, request: Request, output: Output, stats: Stats, began: float
     ) -> Iterator[Event]:
-        context = list(request.prompt)
-        drafting, speculates = self._drafting, self._speculates(request)
-        known = predicted(request)
+        speculates = self._speculates(request)
+        running = _Running(self, request, output, stats, began, speculates)
         while not output.finish_reason:
-            start = self._clock()
-            budget = budget_of(request, self._verifier, len(context), len(output.token_ids))
-            growth = drafting.grow(budget) if speculates and budget.limit > 0 else None
-            draft = growth.draft if growth else NO_DRAFT
-            drafted = self._clock()
-            verdict = self._verify(draft)
+            if self._member:
+                self._member.step(_Step(running))
+            else:
+                running.step()
             yield from self._notices()
-            emitted = output.cut(verdict.tokens)
-            tokens = tuple([token for token, _ in emitted])
-            context.extend(tokens)
-            self._verifier.accept(tokens)
-            rows, is_cut = verdict.rows, len(tokens) < len(verdict.tokens)
-            rows = rows[: len(tokens)] if is_cut else rows
-            verified = Verified(tokens, rows, draft.tokens, verdict.drafted_rows)
-            drafting.accept(verified)
-            now = self._clock()
-            times = drafted - start, now - start
-            step = stats_of(draft, verdict, len(tokens), len(context) - 1, times)
-            record(stats, step, now - began, self._policy.plain_s(step.n_past) or 0.0)
-            if drafting.observe(step, verified, growth):
-                self._verifier.require(drafting.requires())
-            if known and draft.tokens:
-                before = context[-len(tokens) - 2 : -len(tokens)]
-                count_predicted(stats, known, before, draft, tokens[: step.n_accepted])
-            for i, (token, text) in enumerate(emitted):
-                logprob = verdict.logprobs[i] if verdict.logprobs else None
-                yield Event("token", token, text, i < verdict.n_accepted, logprob)
-            if len(context) > self._verifier.n_ctx:
+            yield from running.events()
+            if len(running.context) > self._verifier.n_ctx:
                 output.finish("context_full")
             elif request.abort and (reason := request.abort()):
                 output.finish(reason)
-
-    def _verify(self, draft: Draft) -> Verdict:
-        """Verify a draft; meanwhile models may draft ahead if the target is remote."""
-        remote = self._remote
-        if remote is None:
-            return self._verifier.verify(draft)
-        remote.submit(draft)
-        if draft.tokens:
-            self._drafting.grow_ahead(draft, remote.max_draft, remote.ready)
-        return remote.result()
 
     def _notices(self) -> Iterator[Event]:
         """Yield the notices that a remote verifier has for the user."""
@@ -149,3 +126,165 @@ class Session:
         """Free target and drafters."""
         self._drafting.close()
         self._verifier.close()
+
+
+class _Running:
+    """A request whose prompt has been read.
+
+    context: the tokens of prompt and output. emitted: the tokens of the last step, each with the
+    text to show.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        request: Request,
+        output: Output,
+        stats: Stats,
+        began: float,
+        speculates: bool,
+    ) -> None:
+        self._session, self.request, self._output = session, request, output
+        self._stats, self._began, self._speculates = stats, began, speculates
+        self.context = list(request.prompt)
+        self._known = predicted(request)
+        self.emitted: Sequence[tuple[int, str]] = ()
+        self._verdict = Verdict((), 0)
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of the next step."""
+        verifier, n_emitted = self._session._verifier, len(self._output.token_ids)
+        budget = budget_of(self.request, verifier, len(self.context), n_emitted)
+        return budget if self._speculates else budget._replace(limit=0)
+
+    def step(self) -> None:
+        """Draft, verify and accept alone."""
+        session, start, budget = self._session, self._session._clock(), self.budget
+        growth = session._drafting.grow(budget) if budget.limit > 0 else None
+        draft = growth.draft if growth else NO_DRAFT
+        drafted = session._clock()
+        verdict = self._verified(draft)
+        self.conclude(growth, draft, verdict, drafted - start, start)
+
+    def conclude(
+        self,
+        growth: Growth | None,
+        draft: Draft,
+        verdict: Verdict,
+        draft_s: float,
+        start: float,
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        """Accept the tokens of a verdict and learn from them.
+
+        start: when the step began. evaluation: the evaluation, if it was one of several streams.
+        """
+        session, output, stats = self._session, self._output, self._stats
+        self.emitted, self._verdict = output.cut(verdict.tokens), verdict
+        tokens = tuple([token for token, _ in self.emitted])
+        self.context.extend(tokens)
+        session._verifier.accept(tokens)
+        rows, is_cut = verdict.rows, len(tokens) < len(verdict.tokens)
+        rows = rows[: len(tokens)] if is_cut else rows
+        verified = Verified(tokens, rows, draft.tokens, verdict.drafted_rows)
+        session._drafting.accept(verified)
+        now = session._clock()
+        n_past = len(self.context) - 1
+        if evaluation:
+            draft_s, step_s = evaluation.draft_s, evaluation.draft_s + evaluation.verify_s
+            shared = evaluation.n_streams, evaluation.plain_s
+            step = stats_of(draft, verdict, len(tokens), n_past, (draft_s, step_s), *shared)
+        else:
+            step = stats_of(draft, verdict, len(tokens), n_past, (draft_s, now - start))
+        plain_s = step.plain_s or session._policy.plain_s(n_past) or 0.0
+        record(stats, step, now - self._began, plain_s)
+        if session._drafting.observe(step, verified, growth):
+            session._verifier.require(session._drafting.requires())
+        if self._known and draft.tokens:
+            before = self.context[-len(tokens) - 2 : -len(tokens)]
+            count_predicted(stats, self._known, before, draft, tokens[: step.n_accepted])
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events of the last step's tokens."""
+        verdict = self._verdict
+        for i, (token, text) in enumerate(self.emitted):
+            logprob = verdict.logprobs[i] if verdict.logprobs else None
+            yield Event("token", token, text, i < verdict.n_accepted, logprob)
+
+    def _verified(self, draft: Draft) -> Verdict:
+        """Verify a draft; meanwhile models may draft ahead if the target is remote."""
+        remote = self._session._remote
+        if remote is None:
+            return self._session._verifier.verify(draft)
+        remote.submit(draft)
+        if draft.tokens:
+            self._session._drafting.grow_ahead(draft, remote.max_draft, remote.ready)
+        return remote.result()
+
+
+class _Step(Step):
+    """A step that may be evaluated together with those of other requests."""
+
+    def __init__(self, running: _Running) -> None:
+        super().__init__(running.request.abort)
+        self._running, self._session = running, running._session
+        verifier = self._session._verifier
+        assert isinstance(verifier, LocalVerifier)
+        self._verifier = verifier
+        self.budget = running.budget
+        self._item: BatchItem | None = None
+
+    @property
+    def n_least(self) -> int:
+        """The number of tokens that are evaluated without a draft."""
+        return self._verifier.n_pending
+
+    @property
+    def loss_budget(self) -> float:
+        """Tokens that this request may still lose to drafts."""
+        return self._session._policy.loss_budget
+
+    def limits(self, budget: Budget) -> Limits:
+        """Return the limits of the draft."""
+        return self._session._policy.limits(budget)
+
+    def start(self, limits: Limits) -> Growth:
+        """Return the growth of the draft."""
+        return self._session._drafting.start(limits, self.budget)
+
+    @property
+    def _draft(self) -> Draft:
+        return self.growth.draft if self.growth else NO_DRAFT
+
+    def alone(self) -> None:
+        """Make the step in the request's own thread."""
+        self._running.step()
+
+    def prepare(self, n_tokens: int, n_rows: int) -> Sequence[BatchItem]:
+        """Return the item to evaluate, if it fits."""
+        item = self._verifier.prepare(self._draft)
+        if len(item.tokens) > n_tokens or item.n_logits > n_rows:
+            return ()
+        self._verifier.expect(item)
+        self._item = item
+        return [item]
+
+    def take(self, outputs: Sequence[Outputs], evaluation: Evaluation) -> None:
+        """Check the draft, accept and learn."""
+        assert self._item
+        verifier, item = self._verifier, self._item
+        verifier.took(outputs[0])
+        seconds, rows = evaluation.verify_s, outputs[0].logits
+        verdict = verifier.conclude(self._draft, item, rows, seconds)
+        self._running.conclude(self.growth, self._draft, verdict, 0.0, 0.0, evaluation)
+
+    def drop(self, outputs: Sequence[Outputs]) -> None:
+        """Keep the cache as it is: the next request aligns it."""
+        self._verifier.took(outputs[0])
+
+    def fail(self) -> None:
+        """Forget the tokens of the evaluation."""
+        if self._item:
+            self._verifier.failed()
+        self._item = None

@@ -26,12 +26,18 @@ def budget_of(request: Request, verifier: Verifier, n_context: int, n_emitted: i
 
 
 def stats_of(
-    draft: Draft, verdict: Verdict, n_emitted: int, n_past: int, times: tuple[float, float]
+    draft: Draft,
+    verdict: Verdict,
+    n_emitted: int,
+    n_past: int,
+    times: tuple[float, float],
+    n_streams: int = 1,
+    plain_s: float = 0.0,
 ) -> StepStats:
     """Return the statistics of a step.
 
     n_past: tokens in the context without the last emitted one. times: seconds of drafting, and of
-    the complete step.
+    the complete step. n_streams, plain_s: as in StepStats.
     """
     draft_s, total_s = times
     return StepStats(
@@ -47,6 +53,8 @@ def stats_of(
         draft_evaluated=draft.evaluated,
         widths=widths_of(draft.parents) if draft.parents else (),
         n_filled=verdict.n_filled,
+        n_streams=n_streams,
+        plain_s=plain_s,
     )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import drafters, policies
-from ..backends.base import FileModel, Head, Model, Tokenizer
+from ..backends.base import BatchedModel, FileModel, Head, Model, Tokenizer
 from ..backends.features import Features
 from ..config import SpeculativeConfig, build
-from ..costs.governed import GovernedModel
+from ..costs.governed import GovernedModel, GovernedSlots
 from ..costs.measuring import READING, measure, plans_anew
 from ..costs.online import Costs
 from ..costs.profiles import Profile
@@ -25,6 +26,8 @@ from ..engine import Engine
 from ..errors import ConfigError
 from ..policies.base import Policy, PolicyContext
 from ..sampling import rules
+from ..scheduling.company import Company, Member
+from ..scheduling.together import Together
 from ..types import Requires
 from ..verifiers.base import Verifier
 from ..verifiers.local import LocalVerifier
@@ -84,7 +87,7 @@ def _may_fill(target: Model | None) -> bool:
     """
     if target is None or not target.capabilities.truncate:
         return False
-    return not (isinstance(target, FileModel) and target.config.batch_invariant)
+    return not _is_invariant(target)
 
 
 def _entries(context: DrafterContext) -> list[drafters.Entry]:
@@ -155,6 +158,7 @@ def assemble(
     profile: Profile | Costs | None = None,
     kept: Kept | None = None,
     loading: LoadMeter | None = None,
+    slots: BatchedModel | None = None,
     **options: Any,
 ) -> Engine:
     """Make an engine from loaded models, of the toy backend or of a backend of your own.
@@ -163,7 +167,9 @@ def assemble(
     profile: the costs of evaluations; None measures them now, if the policy decides by them. The
     values of a Costs may become known later; until then the engine decodes plainly.
     kept: gives what was learned in earlier processes and stores it for later ones; None for
-    neither. loading: a LoadMeter that was made before the models were loaded.
+    neither. loading: a LoadMeter that was made before the models were loaded. slots: the target
+    with a slot for each request that is answered at once, `target` being the first; None for one
+    request at a time.
     options: `on_busy`, `description`, `works` and `sampling` of Engine. Requests are greedy unless
     they or `sampling` say otherwise.
     """
@@ -177,33 +183,64 @@ def assemble(
     if draft_model and not uses_model(config):
         draft_model.close()
         draft_model = None
-    states, requires = Features(), Requires()
-    if isinstance(draft_model, Head):  # switching hidden states on takes time: do it at load
-        requires = Requires(draft_model.layers, draft_model.n_states)
-    governor = governor_of(target, (target, draft_model), loading)
-    return assemble_with(
-        lambda drafts: local_verifier(
-            target,
+    targets = slots.models if slots else [target]
+    drafts = draft_slots(draft_model, len(targets))
+    governor = governor_of(target, [*targets, *drafts], loading)
+    costs = functools.cache(lambda: _costs(profile, target, draft_model))
+    company = _company(slots, governor)
+    made, sessions = [], []
+    for i, (model, drafting) in enumerate(zip(targets, drafts, strict=True)):
+        states, requires = Features(), Requires()
+        if isinstance(drafting, Head):  # switching hidden states on takes time: do it at load
+            requires = Requires(drafting.layers, drafting.n_states)
+        context = DrafterContext(
+            config,
+            model.vocab_size,
+            model,
+            tokenizer,
+            drafting,
+            model.capabilities.max_leaves,
+            states,
+        )
+        parts = speculate(context, costs)
+        verifier = local_verifier(
+            model,
             governor,
             rule=config.acceptance,
-            drafts=drafts,
+            drafts=bool(parts.drafters),
             states=states,
             requires=requires,
-        ),
-        DrafterContext(
-            config,
-            target.vocab_size,
-            target,
-            tokenizer,
-            draft_model,
-            target.capabilities.max_leaves,
-            states,
-        ),
-        lambda: _costs(profile, target, draft_model),
-        governor,
-        kept=kept,
-        **options,
-    )
+            member=Member(company) if company else None,
+            slot=i,
+            in_pieces=len(targets) > 1 and _is_invariant(target),
+        )
+        made.append(parts)
+        sessions.append(parts.session(verifier))
+    if company and made[0].policy.costs:
+        company.controller = Together(made[0].policy.costs)
+    return _engine(made, sessions, context, governor, kept=kept, company=company, **options)
+
+
+def _is_invariant(target: Model) -> bool:
+    """Return whether rows of a target must not depend on what is evaluated together with them."""
+    return isinstance(target, FileModel) and target.config.batch_invariant
+
+
+def _company(slots: BatchedModel | None, governor: ThreadGovernor | None) -> Company | None:
+    if slots is None:
+        return None
+    return Company(GovernedSlots(slots, governor) if governor else slots, Together(None))
+
+
+def draft_slots(draft: Model | None, n: int) -> list[Model | None]:
+    """Return a draft model for each of `n` slots, over the same weights. Trained heads draft only
+    in the first slot.
+    """
+    if n > 1 and isinstance(draft, FileModel) and not isinstance(draft, Head):
+        batched = draft.batched()
+        batched.add(n - 1, draft.n_ctx)
+        return list(batched.models)
+    return [draft, *[None] * (n - 1)]
 
 
 def assemble_with(
@@ -221,18 +258,33 @@ def assemble_with(
     a tokenizer. costs: as for `speculate`. governor: chooses the number of threads of the models in
     this process. kept, options: as for `assemble`.
     """
-    assert context.tokenizer is not None
     made = speculate(context, costs)
-    if made.policy.costs:
-        made.policy.costs.follow(governor)
+    session = made.session(verifier(bool(made.drafters)))
+    return _engine([made], [session], context, governor, kept=kept, **options)
+
+
+def _engine(
+    made: Sequence[Speculation],
+    sessions: Sequence[Session],
+    context: DrafterContext,
+    governor: ThreadGovernor | None,
+    *,
+    kept: Kept | None,
+    **options: Any,
+) -> Engine:
+    """Make an engine of sessions and the parts that they were made of."""
+    assert context.tokenizer is not None
+    for parts in made:
+        if parts.policy.costs:
+            parts.policy.costs.follow(governor)
     if kept:
-        kept.recall(made.rates)
-    drafts = bool(made.drafters)
+        kept.recall(made[0].rates)
+    drafts = bool(made[0].drafters)
     elsewhere = ", verified on another machine" if drafts and context.is_remote else ""
     return Engine(
-        [made.session(verifier(drafts))],
+        sessions,
         context.tokenizer,
-        speculation=made.summary + elsewhere,
+        speculation=made[0].summary + elsewhere,
         target=context.target,
         kept=kept,
         **options,

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import advice, backends
 from ..backends import files
-from ..backends.base import FileModel, Head
+from ..backends.base import BatchedModel, FileModel, Head
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.learning import Costed, HeadTimes, ModelCurve, learning
 from ..costs.measuring import READING, WIDTHS
@@ -20,6 +20,7 @@ from ..decoding.idle_work import Work
 from ..decoding.kept import Kept
 from ..device import LoadMeter, processor, seen_gpus
 from ..engine import Engine
+from ..errors import ConfigError
 from . import recommendations
 from .assembly import assemble, configured
 from .companions import fills_in, is_new, suggestion
@@ -29,6 +30,8 @@ from .models import Reference, model_path, open_model
 from .tuned import tuned_options
 
 logger = logging.getLogger("edgespec.loading")
+
+_MOST_SLOTS = 4  # by default
 
 
 def load(
@@ -71,6 +74,7 @@ def load(
     with contextlib.ExitStack() as stack:
         target = open_model(path, config)
         stack.callback(target.close)
+        slots = slots_of(target, config.n_slots)  # before heads, which may look at their cache
         draft_file, draft_model = load_first(
             wanted, config, draft_options or {}, target, named=bool(spec.model)
         )
@@ -89,6 +93,7 @@ def load(
             profile=costs,
             kept=kept_for(spec, path, draft_file),
             loading=meter,
+            slots=slots,
             on_busy=config.on_busy,
             sampling=recommendations.defaults_of(target, model).replaced(sampling or {}),
             description=described(target, draft_model)
@@ -98,6 +103,22 @@ def load(
         )
         stack.pop_all()  # the engine closes them now
     return engine
+
+
+def slots_of(target: FileModel, n_slots: int) -> BatchedModel | None:
+    """Return a target with that many slots, 0 for as many as memory allows; None if it cannot have
+    several. Raises OutOfMemory, and ConfigError if it cannot have as many as were asked for.
+    """
+    try:
+        slots = target.batched()
+    except ConfigError:
+        if n_slots > 1:
+            raise
+        return None
+    n = n_slots or 1 + target.n_more(_MOST_SLOTS - 1)
+    if n > 1:
+        slots.add(n - 1, target.n_ctx)
+    return slots
 
 
 def _suggested(

@@ -58,6 +58,7 @@ class Adaptive(Policy):
         self._told_stale = False
         self.reason = "no draft yet"
         self._price = 0.0  # tokens a second
+        self._n_streams = 1  # that the price was seen with
         self._regime = costs.regime
         self.accounts = Accounts()
         self.draft_gain = DraftGain()
@@ -94,8 +95,11 @@ class Adaptive(Policy):
         if not costs.known:
             self.reason = _NOT_MEASURED
             return PLAIN
-        plain_s = costs.target(budget.n_past)[1]
-        if self._since_plain >= (_PLAIN_EVERY if costs.plain.n >= 4 else 1):
+        alone = budget.n_streams == 1
+        if budget.n_streams != self._n_streams:
+            self._n_streams, self._price = budget.n_streams, 0.0
+        plain_s = costs.target(budget.n_past)[1] if alone else budget.plain_s
+        if alone and self._since_plain >= (_PLAIN_EVERY if costs.plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
             return PLAIN
         paused, self._pause = self._pause > 0, max(0, self._pause - 1)
@@ -122,13 +126,14 @@ class Adaptive(Policy):
         self._look_back(verified)
         if step.n_evaluated != step.n_drafted + 1 + step.n_filled:
             return  # the step ended the prefill as well
-        n_past = step.n_past - step.n_emitted
-        self.costs.observe(step, n_past)
-        self._since_plain = 0 if step.n_evaluated == 1 else self._since_plain + 1
-        self._forget_stale_costs()
+        n_past, alone = step.n_past - step.n_emitted, step.n_streams == 1
+        if alone:
+            self.costs.observe(step, n_past)
+            self._since_plain = 0 if step.n_evaluated == 1 else self._since_plain + 1
+            self._forget_stale_costs()
         if self.costs.regime != self._regime:
             self._regime, self._price = self.costs.regime, 0.0
-        plain = self.costs.plain_s(n_past)
+        plain = step.plain_s or self.costs.plain_s(n_past)
         rate = step.n_emitted / max(step.total_s, 1e-9)
         if not self._price and step.n_evaluated == 1:
             rate *= self.accounts.speed  # by as much as drafting has sped up earlier steps
@@ -138,7 +143,7 @@ class Adaptive(Policy):
             self.draft_gain.count(step, plain)
         tapping = self._tapping_s / plain  # tokens that a head's hidden states cost each step
         lost = tapping
-        if step.n_drafted or step.draft_evaluated:
+        if step.n_drafted or step.draft_evaluated or not alone:  # others' drafts take time, too
             lost += max(0.0, step.total_s - reading_s - plain) / plain
         won_by_model = 0.0
         if step.draft_evaluated:
@@ -149,6 +154,11 @@ class Adaptive(Policy):
         if self._rest.count(won_by_model if drafted else -tapping, drafted):
             self.roles = self._without_states
             self._rest.can_act = False
+
+    @property
+    def loss_budget(self) -> float:
+        """Tokens that this answer may still lose."""
+        return self.accounts.loss_budget
 
     def plain_s(self, n_past: int) -> float | None:
         """Return the seconds of a plain step as measured lately, None before four plain steps.

@@ -71,6 +71,11 @@ class Policy:
     def observe(self, step: StepStats, verified: Verified, growth: Growth | None) -> None:
         """Learn from the figures of a step. growth: what made its draft, None without a draft."""
 
+    @property
+    def loss_budget(self) -> float:
+        """Tokens that this answer may still lose against plain decoding; inf without a limit."""
+        return math.inf
+
     def plain_s(self, n_past: int) -> float | None:
         """Return the measured seconds of a plain step, None if they are not known."""
         return None

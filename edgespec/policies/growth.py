@@ -79,7 +79,8 @@ class Growth:
     evaluate a model; at most one of them is opened, that is, evaluated for new guesses. matcher:
     the matcher of the request's constraint.
 
-    draft: the finished draft, once `next` returns None. forbidden: free guesses that only the loss
+    draft: the finished draft, once `next` returns None. nodes: the tokens that it was chosen from:
+    the first ones. forbidden: free guesses that only the loss
     budget forbade. reading_s: seconds in which the model reads text that it had not read. explored:
     tokens that a trial of a model may lose. idle: True if a model was not worth its time. reason:
     why nothing is drafted; "" while models pause, which means that the last reason still holds.
@@ -100,6 +101,8 @@ class Growth:
         self._evaluated: list[Work] = []
         self._at_root: dict[Drafter, Work | None] = {}
         self.draft = NO_DRAFT
+        self.nodes: Sequence[Node] = ()
+        self._name = ""
         self.forbidden: Forbidden | None = None
         self.reading_s = self.explored = 0.0
         self.idle = False
@@ -127,14 +130,25 @@ class Growth:
             nodes = guesses.nodes(limit, worth.least)
             n = guesses.n_staying
             n += worth.n_best([node.prob for node in nodes[n:]], n)
-        if n >= max(limits.at_least, 1) or guesses.n_staying:
-            self.draft = guesses.draft(nodes[:n], name, self._evaluated)
+        self._name, self.nodes = name, nodes
+        self.cut(n)
+        while True:
+            yield None
+
+    @property
+    def n_staying(self) -> int:
+        """The number of the first `nodes` that the draft must contain."""
+        return self._guesses.n_staying
+
+    def cut(self, n: int) -> None:
+        """Make the draft of the first `n` of `nodes`."""
+        worth = self._worth
+        if n >= max(self._limits.at_least, 1) or self.n_staying:
+            self.draft = self._guesses.draft(self.nodes[:n], self._name, self._evaluated)
             if worth.costs and (n_filled := worth.costs.n_filled(n + 1)):
                 self.draft = self.draft._replace(n_filled=n_filled)
         else:
             self.draft = NO_DRAFT._replace(evaluated=tuple(self._evaluated))
-        while True:
-            yield None
 
     def _recall(self, model: Drafter) -> Generator[Expand, Any, None]:
         """Collect a model's guesses from earlier evaluations; that takes no time."""

@@ -16,7 +16,7 @@ from ..types import Budget, Work
 from .base import Limits
 
 LOOK_AHEAD = 8  # most tokens of a model whose worth is judged together
-_SURE = 0.4  # a possible loss is weighted with at least this probability
+SURE = 0.4  # a possible loss is weighted with at least this probability
 _ALONGSIDE = 0.35  # factor on the probability of a node that is evaluated with a likelier one
 _RARE = 0.01  # classes with at most this share of drafts are left out
 _POSSIBLE = 1e-9  # less likely tokens are never drafted
@@ -58,7 +58,7 @@ class Worth:
             cost = self.cost(i)
             reached[depth] = reached.get(depth, 0.0) + prob
             risk = 1 - reached.get(math.ceil(cost), 0.0)  # fewer tokens are accepted than it costs
-            affordable = affordable and cost * max(risk, _SURE) <= self.limits.loss
+            affordable = affordable and cost * max(risk, SURE) <= self.limits.loss
             if expected - cost > wished:
                 n_wished, wished = i, expected - cost
                 if affordable:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.base import FINAL, Model, share_on_gpu
+from ..backends.base import FINAL, BatchItem, Model, share_on_gpu
 from ..backends.features import Features
 from ..cache.token_cache import TokenCache
 from ..config import SamplingParams
 from ..errors import Aborted, ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
-from ..types import REQUIRES_NOTHING, Draft, Requires, Row, Rows, Verdict
+from ..scheduling.company import Member
+from ..scheduling.turns import Evaluation, Turn
+from ..types import REQUIRES_NOTHING, Abort, Draft, Outputs, Requires, Row, Rows, Verdict
 
 _LEAST_READ = 16  # fewest tokens that are read together when a time limit is near
 _MARGIN = 1.5  # factor on the measured time to read: evaluations take longer after more tokens
+_PIECE = 32  # tokens of a prompt that are evaluated together if pieces are fixed
 _TEACHING = 8  # largest logits of a row that drafters of trees learn from
 
 
@@ -31,10 +34,13 @@ class LocalVerifier:
 
     The cache outlives a request: the next request of the same owner reuses what it can.
 
-    rule: the acceptance rule for drafts that carry probabilities; all other drafts are matched with
-    the target's own choice. drafts: False if there are no drafts in any request. states: receives
-    the hidden states that drafters require. requires: the hidden states for the first request,
-    given early because some engines take long to switch them on.
+    member: its place among those whose slots are evaluated together with the model's, None if there
+    are no others. slot: the number of the model's slot there. in_pieces: prompts are read in pieces
+    that do not depend on what else is evaluated. rule: the acceptance rule for drafts that carry
+    probabilities; all other drafts are matched with the target's own choice. drafts: False if there
+    are no drafts in any request. states: receives the hidden states that drafters require.
+    requires: the hidden states for the first request, given early because some engines take long to
+    switch them on.
     """
 
     def __init__(
@@ -45,12 +51,19 @@ class LocalVerifier:
         drafts: bool = True,
         states: Features | None = None,
         requires: Requires = REQUIRES_NOTHING,
+        member: Member | None = None,
+        slot: int = 0,
+        in_pieces: bool = False,
     ) -> None:
+        self.member, self.slot = member, slot
+        self._in_pieces = in_pieces
         self._states = states
         self._tapped: tuple[int, ...] = ()
         self._reads_slower = False
         self._is_on_gpu = share_on_gpu(model.placement) > 0
         self._cache = TokenCache(model, states)
+        if member:
+            member.prefixes.add(slot, self._cache)
         self._model = model
         self._clock = clock
         self._rule = rule
@@ -123,6 +136,8 @@ class LocalVerifier:
     def _prefill(self) -> Iterator[int]:
         context = self._context
         n = self._cache.align(context, abort=self._request.abort)
+        if self.member:
+            n = self.member.prefixes.take(self.slot, context)
         yield n
         n_tapped = self._n_tapped()
         if n_tapped and len(context) - n > self._step:
@@ -130,16 +145,32 @@ class LocalVerifier:
             yield from self._read(n, len(context) - n_tapped)
             self._tap(self._requires.layers)
             n = len(self._cache.tokens)
-        while len(context) - n > self._step:
-            yield from self._read(n, n + self._step)
+        while end := self._piece_end(n):
+            yield from self._read(n, end)
             n = len(self._cache.tokens)
+
+    def _piece_end(self, n: int) -> int:
+        """Return where a piece of the prompt that begins at `n` ends; 0 if the rest is so short
+        that the first `verify` evaluates it.
+
+        A piece's keys and values may depend on how many tokens are evaluated together. If that must
+        not be seen, pieces end at the same places whoever else is served.
+        """
+        step = self._step
+        start = n // step * step if self._in_pieces else n
+        return start + step if len(self._context) - start > step else 0
 
     def _read(self, n: int, end: int) -> Iterator[int]:
         """Evaluate tokens `n` to `end` of the prompt, and yield the end of every chunk."""
         while n < end:
             chunk = self._context[n : min(n + self._step, end)]
-            self._evaluate(chunk, 0)
-            n += len(chunk)
+            if self.member:
+                turn = _Reading(self, chunk)
+                self.member.step(turn)
+                n += len(turn.chunk)
+            else:
+                self.evaluate(chunk, 0)
+                n += len(chunk)
             yield n
 
     @property
@@ -151,6 +182,10 @@ class LocalVerifier:
         """
         can = self._model.capabilities
         n = max(can.max_batch - can.max_rows, can.max_batch // 2, 1)
+        if self._in_pieces:
+            n = min(n, _PIECE)
+        elif self.member:
+            n = min(n, self.member.most_read)
         while n > _LEAST_READ and _MARGIN * n * self._token_s > self._request.left_s():
             n = max(n // 2, _LEAST_READ)
         return n
@@ -167,6 +202,14 @@ class LocalVerifier:
 
     def verify(self, draft: Draft) -> Verdict:
         """Evaluate the pending tokens and the draft in one pass; return the verdict."""
+        item = self.prepare(draft)
+        rows, seconds = self.evaluate(item.tokens, item.n_logits, item.parents)
+        return self.conclude(draft, item, rows, seconds)
+
+    def prepare(self, draft: Draft) -> BatchItem:
+        """Return what has to be evaluated for a draft: the pending tokens, the draft and rows that
+        only fill the evaluation.
+        """
         pending, n_drafted = self._context[len(self._cache.tokens) :], len(draft.tokens)
         if n_drafted:
             self._cache.protect(n_drafted)
@@ -175,7 +218,14 @@ class LocalVerifier:
         n, parents = n_drafted + n_filled, draft.parents
         if parents:  # they follow the last node, which is a leaf
             parents = (*parents, *range(n_drafted - 1, n - 1))
-        rows, seconds = self._evaluate(evaluated, n + 1, parents)
+        return BatchItem(self.slot, evaluated, n + 1, parents)
+
+    def conclude(self, draft: Draft, item: BatchItem, rows: Rows, seconds: float) -> Verdict:
+        """Return the verdict on a draft. item, rows: what was evaluated, and its logits. seconds:
+        the time that the evaluation took.
+        """
+        n_drafted = len(draft.tokens)
+        n_filled = item.n_logits - 1 - n_drafted
         rows = rows[: n_drafted + 1]
         if draft.parents:
             path, token = self._verification.check_tree(draft, rows, len(self._context))
@@ -188,7 +238,7 @@ class LocalVerifier:
             chosen_by = rows if n_accepted == n_drafted else rows[: n_accepted + 1]
         logprobs = self._verification.logprobs(chosen_by, tokens)
         return Verdict(
-            tokens, n_accepted, logprobs, len(evaluated), seconds, chosen_by, rows[1:], n_filled
+            tokens, n_accepted, logprobs, len(item.tokens), seconds, chosen_by, rows[1:], n_filled
         )
 
     def _n_fillable(self, draft: Draft, n_pending: int) -> int:
@@ -199,7 +249,31 @@ class LocalVerifier:
         most = min(self.max_draft + 1, room + 1) - n_rows
         return max(0, min(draft.n_filled, most)) if n_pending == 1 else 0
 
-    def _evaluate(
+    @property
+    def abort(self) -> Abort | None:
+        """The function that tells why the request should stop."""
+        return self._request.abort
+
+    @property
+    def n_pending(self) -> int:
+        """The number of tokens that are evaluated together with the next draft."""
+        return len(self._context) - len(self._cache.tokens)
+
+    def expect(self, item: BatchItem) -> None:
+        """Record what is evaluated next, together with others. Afterwards call `took` or
+        `failed`.
+        """
+        self._cache.expect(item.tokens, len(item.parents))
+
+    def took(self, outputs: Outputs) -> None:
+        """Take the outputs of an evaluation together with others."""
+        self._cache.took(outputs)
+
+    def failed(self) -> None:
+        """Take note that an evaluation together with others has failed."""
+        self._cache.failed()
+
+    def evaluate(
         self, tokens: Sequence[int], n_logits: int, parents: Sequence[int] = ()
     ) -> tuple[Rows, float]:
         """Evaluate tokens; return the rows of the last `n_logits` or of a tree, and the seconds."""
@@ -217,6 +291,8 @@ class LocalVerifier:
         seconds = self._clock() - began
         if is_reading:
             self._token_s = seconds / len(tokens)
+            if self.member:
+                self.member.read(len(tokens), seconds)
         return rows, seconds
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -230,4 +306,48 @@ class LocalVerifier:
 
     def close(self) -> None:
         """Free the model."""
+        if self.member:
+            self.member.close()
         self._model.close()
+
+
+class _Reading(Turn):
+    """A part of a prompt to be evaluated. chunk: its tokens, fewer if others had to come first."""
+
+    reads = True
+
+    def __init__(self, verifier: LocalVerifier, chunk: Sequence[int]) -> None:
+        super().__init__(verifier.abort)
+        self._verifier, self.chunk = verifier, chunk
+        self._expected = False
+
+    @property
+    def n_least(self) -> int:
+        """The number of tokens that are wanted."""
+        return len(self.chunk)
+
+    def alone(self) -> None:
+        """Evaluate all tokens."""
+        self._verifier.evaluate(self.chunk, 0)
+
+    def prepare(self, n_tokens: int, n_rows: int) -> Sequence[BatchItem]:
+        """Return the first `n_tokens` tokens as an item."""
+        self.chunk = self.chunk[:n_tokens]
+        item = BatchItem(self._verifier.slot, self.chunk)
+        self._verifier.expect(item)
+        self._expected = True
+        return [item]
+
+    def take(self, outputs: Sequence[Outputs], evaluation: Evaluation) -> None:
+        """Keep the hidden states."""
+        self._verifier.took(outputs[0])
+
+    def drop(self, outputs: Sequence[Outputs]) -> None:
+        """Keep the hidden states: the tokens are in the cache."""
+        self._verifier.took(outputs[0])
+
+    def fail(self) -> None:
+        """Forget the tokens."""
+        if self._expected:
+            self._verifier.failed()
+        self._expected = False

@@ -12,7 +12,7 @@ from edgespec.loading.models import open_model
 from edgespec.sampling.trees import path_to
 from tests.helpers import libllama
 from tests.helpers.selection import first, sample, share
-from tests.helpers.serving import Shared, toy
+from tests.helpers.serving import Shared, slots_beside, toy
 
 ONNX = {
     "onnx, shared cache": {},
@@ -33,7 +33,7 @@ class Toys:
     def __init__(self, shared):
         self._shared, self.model = shared, toy()
 
-    def batched(self, n_slots, n_ctx):
+    def beside(self, n_slots, n_ctx):
         models = [toy() for _ in range(n_slots)]
         return Shared(models, n_ctx) if self._shared else SeparateModels(models)
 
@@ -73,9 +73,16 @@ def model(request, tmp_path_factory, opened):
 @pytest.fixture
 def batched(model):
     """Return caches of three slots over the weights of a model."""
-    made = model.batched(3, 256)
+    made = beside(model, 3)
     yield made
     made.close()
+
+
+def beside(model, n_slots):
+    """Return slots that hold 256 tokens, all together if they can share a cache."""
+    if isinstance(model, Toys):
+        return model.beside(n_slots, 256)
+    return slots_beside(model, n_slots, 256)
 
 
 every = pytest.mark.parametrize("model", [*SHARING, *SEPARATE], indirect=True)
@@ -336,7 +343,7 @@ def random_item(rng, batched, slot, text, max_rows):
 @pytest.mark.parametrize("model", [*SHARING, SEPARATE[0]], indirect=True)
 def test_slots_stay_what_their_texts_are_whatever_came(request, model):
     rng, n_steps = random.Random(0), N_RANDOM[request.node.callspec.params["model"]]
-    batched, reference = model.batched(4, 256), model.batched(4, 256)
+    batched, reference = beside(model, 4), beside(model, 4)
     texts = [[slot + 1] for slot in range(4)]
     for _ in range(share(n_steps, 4)):
         chosen = rng.sample(range(4), rng.randrange(1, 5))

@@ -23,6 +23,9 @@ from edgespec.drafters.suffix import SuffixDrafter
 from edgespec.engine import Engine
 from edgespec.policies.fixed import FixedDepth
 from edgespec.protocol import decode, encode
+from edgespec.scheduling.company import Company
+from edgespec.scheduling.devices import DeviceSlots
+from edgespec.scheduling.together import Together
 from edgespec.server.metrics import Metrics
 from edgespec.server.middleware import AccessMiddleware
 from edgespec.server.request_queue import RequestQueue
@@ -65,23 +68,33 @@ class Shared(SeparateModels):
     hold together. failures: errors of the next evaluations.
     """
 
-    shares_prefixes = True
+    shares_prefixes, max_leaves = True, 1
 
     def __init__(self, models, n_cells=1 << 20):
         super().__init__(models)
+        self.max_leaves = self.models[0].capabilities.max_leaves
         self.n_cells, self.failures = n_cells, []
 
     def decode(self, items):
         if self.failures:
             raise self.failures.pop()
-        held = sum(model.n_past for model in self._models)
+        held = sum(model.n_past for model in self.models)
         if held + sum(len(item.tokens) for item in items) > self.n_cells:
             raise ContextFull("no room")
         return super().decode(items)
 
     def copy(self, source, target, n_past):
-        assert self._models[target].n_past == 0
-        self._models[target].restore(self._models[source].checkpoint()[:n_past])
+        assert self.models[target].n_past == 0
+        self.models[target].restore(self.models[source].checkpoint()[:n_past])
+
+
+def slots_beside(model, n_slots, n_ctx):
+    """Return slots next to a model, which hold `n_ctx` tokens together if they share a cache."""
+    batched = model.batched()
+    slots = DeviceSlots(Company(batched, Together(None)), batched.n_slots)
+    slots.add(n_slots, n_ctx, together=True)
+    slots.close = slots._model.close
+    return slots
 
 
 def served(n=8, seed=1, n_ctx=256, max_leaves=8, **limits):

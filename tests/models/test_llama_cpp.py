@@ -243,14 +243,14 @@ def test_a_limit_of_threads_is_no_setting(smollm2):
     with contextlib.closing(open_model(smollm2, config)) as model:
         fingerprint = model.fingerprint()
         row = model.decode([1, 2, 3]).logits.copy()
-        for one in (model, model.batched(2, 64)):
+        for one in (model, model.batched()):
             one.limit_threads(1)
             assert (one.thread_limit, native(one)) == (1, (1, 1))
         assert (model.n_threads, model.n_threads_batch) == (2, 3)
         assert model.fingerprint() == fingerprint
         model.truncate(0)
         assert np.array_equal(model.decode([1, 2, 3]).logits, row)
-        for one in (model, model.batched(2, 64)):
+        for one in (model, model.batched()):
             one.limit_threads(0)
             assert native(one) == (2, 3)
 
@@ -501,9 +501,9 @@ def test_a_context_beyond_the_trained_one_leaves_memory_to_others(smollm2, monke
 
 def test_a_cache_for_devices_that_does_not_fit(smollm2):
     """It took 22 GB, and then the kernel ended the process."""
-    refused = pytest.raises(OutOfMemory, match="a KV cache of 2000000000 tokens")
+    refused = pytest.raises(OutOfMemory, match="a KV cache of 20000")
     with edgespec.load(smollm2, None, n_ctx=64) as engine, refused:
-        engine.target.batched(4, 2_000_000_000)
+        engine.company.model.add(4, 2_000_000_000, together=True)
 
 
 def test_wrong_draft_vocabulary(smollm2, gemma):
@@ -588,6 +588,7 @@ def test_a_default_context_leaves_a_quarter_of_the_memory_free(smollm2, monkeypa
         with edgespec.load(smollm2, None, **options) as engine:
             assert engine.n_ctx == expected
             left(9000)
-            devices = engine.target.batched(2, 0)
+            devices = engine.company.model
+            devices.add(2, together=True)
             assert devices.n_ctx == min(expected, 8960)
             devices.close()

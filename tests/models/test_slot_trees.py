@@ -11,6 +11,7 @@ from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.backends.llama_cpp.batched import lib
 from tests.helpers import libllama
 from tests.helpers.selection import first
+from tests.helpers.serving import slots_beside
 
 libllama.require()
 
@@ -30,9 +31,17 @@ def model(smollm2):
     made.close()
 
 
+@pytest.fixture(scope="module")
+def reference(smollm2):
+    """Return a model whose cache has no cells of others: they change how rows are added up."""
+    made = opened(smollm2)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def slots(model):
-    made = model.batched(4, 1024)
+    made = slots_beside(model, 4, 1024)
     yield made
     made.close()
 
@@ -70,19 +79,19 @@ def alone(model, tokens, n):
 
 
 def test_as_many_leaves_as_sequences_allow(model):
-    for n_slots, most in ((4, 15), (16, 14), (32, 6), (64, 2), (128, 1)):
-        slots = model.batched(n_slots, 256)
+    for n_slots, most in ((4, 15), (16, 12), (32, 5), (64, 1), (128, 1)):
+        slots = slots_beside(model, n_slots, 256)
         assert slots.max_leaves == most
         slots.close()
 
 
 def test_a_short_cache_takes_as_much_at_once_as_the_engine_does(model):
-    slots = model.batched(2, 300)
+    slots = slots_beside(model, 2, 300)
     slots.decode([BatchItem(0, words(random.Random(6), slots.max_batch))])  # more ends the process
     slots.close()
 
 
-def test_packing_writes_the_slots_own_text_to_the_last_bit(model, slots, monkeypatch):
+def test_packing_writes_the_slots_own_text_to_the_last_bit(reference, slots, monkeypatch):
     monkeypatch.setattr("edgespec.backends.llama_cpp.branches._MOST_PARKED", 10)
     rng = random.Random(0)
     first, other = words(rng, 40), words(rng, 30)
@@ -93,12 +102,12 @@ def test_packing_writes_the_slots_own_text_to_the_last_bit(model, slots, monkeyp
     text = first + park(slots, 0, rng, 25)
     assert slots.n_parked <= 11
     assert np.array_equal(rows(slots, 1, other[:4]), before)
-    assert np.array_equal(rows(slots, 0, other[:4]), alone(model, text + other[:4], 4))
+    assert np.array_equal(rows(slots, 0, other[:4]), alone(reference, text + other[:4], 4))
 
 
 @pytest.mark.long("a full cache of real weights")
-def test_parked_cells_are_freed_before_a_cache_is_full(model):
-    slots, rng = model.batched(2, 256), random.Random(1)
+def test_parked_cells_are_freed_before_a_cache_is_full(model, reference):
+    slots, rng = slots_beside(model, 2, 256), random.Random(1)
     text = words(rng, 100)
     read(slots, 0, text)
     text += park(slots, 0, rng, 30)
@@ -108,13 +117,13 @@ def test_parked_cells_are_freed_before_a_cache_is_full(model):
     with pytest.raises(ContextFull):
         slots.decode([BatchItem(0, [5], 1)])
     slots.truncate(1, 0)
-    assert np.array_equal(rows(slots, 0, [5, 6]), alone(model, [*text, 5, 6], 2))
+    assert np.array_equal(rows(slots, 0, [5, 6]), alone(reference, [*text, 5, 6], 2))
     slots.close()
 
 
 @pytest.mark.long("a full cache of real weights")
-def test_what_is_shared_has_no_holes(model):
-    slots, rng = model.batched(3, 512), random.Random(2)
+def test_what_is_shared_has_no_holes(model, reference):
+    slots, rng = slots_beside(model, 3, 512), random.Random(2)
     text = words(rng, 60)
     read(slots, 0, text)
     text += park(slots, 0, rng, 20)
@@ -122,13 +131,13 @@ def test_what_is_shared_has_no_holes(model):
     assert slots.n_parked == 0
     ends = [words(rng, 3) for _ in range(2)]
     for slot, end in enumerate(ends):
-        assert np.array_equal(rows(slots, slot, end), alone(model, text + end, 3))
+        assert np.array_equal(rows(slots, slot, end), alone(reference, text + end, 3))
     slots.decode([BatchItem(2, words(rng, 512 - len(text) - 6))])  # and takes no cell twice
     slots.close()
 
 
 @pytest.mark.parametrize("code", first(1, [-3, 2], "more codes"))
-def test_a_failed_evaluation_leaves_nothing_in_any_slot(model, slots, monkeypatch, code):
+def test_a_failed_evaluation_leaves_nothing_in_any_slot(reference, slots, monkeypatch, code):
     rng = random.Random(3)
     texts = [words(rng, 20) for _ in range(3)]
     for slot, text in enumerate(texts):
@@ -140,7 +149,7 @@ def test_a_failed_evaluation_leaves_nothing_in_any_slot(model, slots, monkeypatc
         with pytest.raises(DecodeError):
             slots.decode([tree, BatchItem(1, words(rng, 3), 2)])
     for slot, text in enumerate(texts):
-        assert np.array_equal(rows(slots, slot, [7, 8, 9]), alone(model, [*text, 7, 8, 9], 3))
+        assert np.array_equal(rows(slots, slot, [7, 8, 9]), alone(reference, [*text, 7, 8, 9], 3))
     slots.decode([BatchItem(0, tree.tokens, 8, tree.parents)])
     slots.keep(0, (3, 5))
 
@@ -165,7 +174,7 @@ def test_packed_text_behind_a_window_can_be_cut_before_it(request, monkeypatch):
 
 def test_a_slot_says_what_it_has_lost_behind_its_window(request):
     model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(5)
-    slots = model.batched(3, 2048)
+    slots = slots_beside(model, 3, 2048)
     first, other = words(rng, 300), words(rng, 700)
     for slot, text in ((0, first), (1, other)):
         for start in range(0, len(text), 100):
@@ -187,7 +196,7 @@ def test_a_slot_says_what_it_has_lost_behind_its_window(request):
 def test_a_slot_branches_after_it_has_lost_cells_behind_its_window(request):
     """Of the text cells go that a leaf of an earlier tree still holds."""
     model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(7)
-    slots = model.batched(3, 2048)
+    slots = slots_beside(model, 3, 2048)
 
     def read_much(slot, n):
         for _ in range(0, n, 100):

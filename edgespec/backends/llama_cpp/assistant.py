@@ -112,6 +112,7 @@ class LlamaCppAssistant(LlamaCppMtp):
         self._evaluate(self._batch.fill_parts([part]), n, abort)
 
     def _open(self, file: HeadFile) -> Native:
+        self._lender.lends = True
         self._lender.truncate(0)  # sharing a cache makes the engine forget its contents
         return super()._open(file)
 

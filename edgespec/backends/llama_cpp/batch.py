@@ -30,11 +30,12 @@ class Part(NamedTuple):
 class Batch:
     """A native batch of at most `size` tokens, filled through NumPy views.
 
-    `fill` takes tokens of sequence 0. `fill_parts` takes tokens of any sequences: its native batch
-    uses the same memory, but has tables of its own for the sequences of each token.
+    `fill` takes tokens of the sequence with the id `sequence`. `fill_parts` takes tokens of any
+    sequences: its native batch uses the same memory, but has tables of its own for the sequences of
+    each token.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, sequence: int = 0) -> None:
         self._batch = lib.llama_batch_init(size, 0, 1)
         self._free = weakref.finalize(self, lib.llama_batch_free, self._batch)
         self._token = np.ctypeslib.as_array(self._batch.token, (size,))
@@ -46,7 +47,7 @@ class Batch:
         self._counting = np.arange(size, dtype=np.int32)
         np.ctypeslib.as_array(self._batch.n_seq_id, (size,))[:] = 1
         for i in range(size):
-            self._batch.seq_id[i][0] = 0
+            self._batch.seq_id[i][0] = sequence
         self._parts = type(self._batch).from_buffer_copy(self._batch)
         self._counts = np.ones(size, np.int32)  # how many sequences each token has
         self._firsts = np.zeros(size, np.uintp)  # the address of the first one in `_ids`
@@ -57,8 +58,8 @@ class Batch:
             setattr(self._parts, name, ctypes.cast(table.ctypes.data, pointer))
 
     def fill(self, tokens: Sequence[int], n_past: int, n_logits: int) -> Any:
-        """Return the native batch with `tokens` of sequence 0 from position `n_past` on; logits are
-        wanted for the last `n_logits`.
+        """Return the native batch with `tokens` from position `n_past` on; logits are wanted for
+        the last `n_logits`.
         """
         n = self._batch.n_tokens = len(tokens)
         if n <= 8:  # as in every step: plain stores are cheaper than array arithmetic

@@ -1,34 +1,25 @@
-"""A model with several slots over the weights of one GGUF, evaluated together."""
+"""Several texts in one context over the weights of a GGUF, evaluated together."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import CannotTruncate, ContextFull, DecodeError, ModelError
+from ...errors import CannotTruncate, ConfigError, ContextFull, DecodeError
 from ...types import Outputs
 from ..base import BatchedModel, BatchItem
 from ..chunks import check_slots
 from .batch import MOST_SEQUENCES, Batch, Part, RowViews
-from .branches import N_SEQUENCES, Branches
-from .context import (
-    LEAST_N_CTX,
-    can_branch,
-    check_fits,
-    context_params,
-    init_context,
-    limited_threads,
-)
-from .devices import chosen
+from .branches import N_SEQUENCES
+from .context import LEAST_N_CTX, MANY_ROWS, can_branch
 from .library import lib
 
 if TYPE_CHECKING:
     from .model import LlamaCppModel
 
-_MANY_ROWS = 64  # logits rows per call of several slots
+_SPARE = 256  # cells for the rejected nodes of each slot
 
 
 class LlamaCppBatchedModel(BatchedModel):
@@ -41,115 +32,91 @@ class LlamaCppBatchedModel(BatchedModel):
 
     shares_prefixes = True
 
-    def __init__(self, model: LlamaCppModel, n_slots: int, n_ctx: int) -> None:
-        if not model.capabilities.truncate:
-            raise ModelError(
-                f"{model.path.name}: the memory of this model cannot be cut, so it cannot serve "
-                "several sequences; take one without a recurrent state"
-            )
-        native = model.native.model
-        self.vocab_size, self.n_slots = model.vocab_size, n_slots
-        self.max_draft_rows = model.capabilities.max_rows
-        self.max_rows = max(_MANY_ROWS, n_slots)
-        self._name, self._lock = model.path.name, model.lock
-        each = _sequences_each(n_slots) if can_branch(native, model.config) else 1
-        params = context_params(native, model.config)
-        n_ctx = max(n_ctx, LEAST_N_CTX)
-        if not chosen(model.config):
-            check_fits(model.path, native, model.config, n_ctx)
-        params.n_ctx = n_ctx
-        params.n_batch = params.n_ubatch = model.capabilities.max_batch
-        params.n_seq_max, params.kv_unified = each * n_slots, True
-        params.n_outputs_max = max(self.max_rows, params.n_seq_max)
-        self._context, _ = init_context(model.path, native, params)
-        self._close = weakref.finalize(self, lib.llama_free, self._context)
-        self.n_ctx: int = lib.llama_n_ctx_seq(self._context)
-        self.max_batch: int = lib.llama_n_batch(self._context)  # fewer if the cache is shorter
-        self._memory = lib.llama_get_memory(self._context)
+    def __init__(self, model: LlamaCppModel) -> None:
+        self._first = model
+        self.models: list[LlamaCppModel] = model.texts
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make the batch and the views of logits for the model's present context."""
+        first = self._first
+        self._context = first.native.context
+        self.max_batch: int = lib.llama_n_batch(self._context)
+        self.max_rows = max(MANY_ROWS, self.n_slots)
         self._batch = Batch(self.max_batch)
-        self._rows = RowViews(self._context, self.vocab_size, self.max_rows)
-        self._window: int = lib.llama_model_n_swa(native)
-        self._slots = [
-            Branches(self._context, range(first, first + each), self._window)
-            for first in range(0, each * n_slots, each)
-        ]
-        self.max_leaves = self._slots[0].max_leaves
-        self._n_past = [0] * n_slots  # including the nodes of a tree that waits for `keep`
-        self._n_nodes = [0] * n_slots  # the nodes of such a tree
-        self.thread_limit = 0
-        self._model = model  # keeps its weights alive as long as this cache
+        self._rows = RowViews(self._context, first.vocab_size, self.max_rows)
+
+    @property
+    def thread_limit(self) -> int | None:  # type: ignore[override]
+        """The most threads that may be used at present, 0 without a limit."""
+        return self._first.thread_limit
 
     @property
     def n_parked(self) -> int:
         """The number of cells that rejected nodes of all slots still occupy."""
-        return sum(branches.n_parked for branches in self._slots)
+        return sum(model.branches.n_parked for model in self.models)
+
+    def add(self, n_slots: int, n_ctx: int = 0, *, together: bool = False) -> None:
+        """Add slots, in a larger cache that the present texts are moved to."""
+        first, n_used = self._first, self.models[-1].ids.stop
+        n_ctx = max(n_ctx or first.usual_n_ctx(1 if together else n_slots), LEAST_N_CTX)
+        each = _sequences_each(MOST_SEQUENCES - n_used, n_slots)
+        if not can_branch(first.native.model, first.config):
+            each = 1
+        if each < 1:
+            raise ConfigError(
+                f"{n_slots} slots more than {self.n_slots}: llama.cpp keeps {MOST_SEQUENCES} "
+                "sequences, and each slot needs one for each leaf of a tree; take fewer"
+            )
+        n_cells = n_ctx if together else n_slots * n_ctx
+        ids = [range(n_used + i * each, n_used + (i + 1) * each) for i in range(n_slots)]
+        first.widen(ids, n_ctx, n_cells + _SPARE * n_slots)
+        self._prepare()
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots; return views valid until the next call."""
-        check_slots(items, self._n_past, self.n_ctx)
+        check_slots(items, self.models)
+        if self._context != self._first.native.context:  # hidden states needed another one
+            self._prepare()
         for item in items:
-            if self._slots[item.slot].is_full(self.n_ctx):
-                self._pack(item.slot)
+            self.models[item.slot].make_room(len(item.tokens))
         code = self._evaluate(items)
         if code == 1 and self.n_parked:
-            for slot, branches in enumerate(self._slots):
-                if branches.n_parked:
-                    self._pack(slot)
+            for model in self.models:
+                model.make_room(model.n_ctx)
             code = self._evaluate(items)
         if code:
-            self._raise(code, sum(len(item.tokens) for item in items), len(items))
+            self._raise(code, items)
         for item in items:
-            self._n_past[item.slot] += len(item.tokens)
-            self._n_nodes[item.slot] = len(item.parents)
-        counts = [item.n_logits for item in items]
-        rows = self._rows.first(sum(counts)).logits
-        return [Outputs(part) for part in np.split(rows, np.cumsum(counts)[:-1])]
-
-    def keep(self, slot: int, path: Sequence[int]) -> None:
-        """Keep these nodes of the slot's last tree as the end of the slot; drop the others."""
-        self._slots[slot].keep(path)
-        self._n_past[slot] += len(path) - self._n_nodes[slot]
-        self._n_nodes[slot] = 0
-
-    def truncate(self, slot: int, n_past: int) -> None:
-        """Forget everything in a slot from `n_past` on. Raises CannotTruncate; the slot is then
-        empty.
-        """
-        if n_past >= self._n_past[slot]:
-            return
-        self._n_nodes[slot] = 0
-        if self._cut(slot, n_past) and self._sees_all(slot, n_past):
-            self._n_past[slot] = n_past
-            return
-        self._cut(slot, 0)
-        self._n_past[slot] = 0
-        raise CannotTruncate(f"slot {slot} cannot be cut at {n_past} tokens; it is empty now")
+            self.models[item.slot].appended(len(item.tokens), len(item.parents))
+        return self._outputs(items)
 
     def copy(self, source: int, target: int, n_past: int) -> None:
         """Let the empty slot `target` begin with the first `n_past` tokens of the slot `source`.
         Raises CannotTruncate.
         """
-        branches = self._slots[source]
-        if branches.n_parked and branches.n_whole < n_past:
-            self._pack(source)  # after copying, packing would rewrite shared tokens and free less
-        if not self._sees_all(source, n_past):
-            raise CannotTruncate(
-                f"slot {source} has lost what the first {n_past} tokens begin with"
-            )
-        other = self._slots[target].text
-        lib.llama_memory_seq_cp(self._memory, branches.text, other, 0, n_past)
-        self._n_past[target] = n_past
+        with self._first.lock:
+            self._copy(self.models[source], self.models[target], n_past)
+
+    @staticmethod
+    def _copy(model: LlamaCppModel, other: LlamaCppModel, n_past: int) -> None:
+        if model.branches.n_parked and model.branches.n_whole < n_past:
+            model.make_room(model.n_ctx)  # after copying, packing would free less
+        if not model.sees(n_past):
+            raise CannotTruncate(f"a slot has lost what its first {n_past} tokens begin with")
+        memory = lib.llama_get_memory(model.native.context)
+        lib.llama_memory_seq_cp(memory, model.branches.text, other.branches.text, 0, n_past)
+        other.appended(n_past, 0)
 
     def limit_threads(self, n_threads: int) -> None:
         """Use at most `n_threads` threads from the next evaluation on; 0 removes the limit."""
-        self.thread_limit = n_threads
-        model = self._model
-        limited = limited_threads(n_threads, model.n_threads, model.n_threads_batch)
-        lib.llama_set_n_threads(self._context, *limited)
+        self._first.limit_threads(n_threads)
 
     def close(self) -> None:
-        """Free the cache."""
-        self._close()
+        """Free the slots that were added, unless the first one's model was closed before."""
+        if self.n_slots > 1 and self._first.is_open:
+            self._first.narrow()
+            self._prepare()
 
     def _evaluate(self, items: Sequence[BatchItem]) -> int:
         """Evaluate the items and return llama_decode's code; if it is not 0, nothing was
@@ -157,17 +124,20 @@ class LlamaCppBatchedModel(BatchedModel):
         """
         code: int = -1
         try:
-            batch = self._batch.fill_parts([self._part(item) for item in items])
-            with self._lock:
-                code = lib.llama_decode(self._context, batch)
+            parts, whole = [self._part(item) for item in items], self._first.gives_all_rows
+            if whole:
+                parts = [part._replace(n_logits=len(part.tokens)) for part in parts]
+            batch = self._batch.fill_parts(parts)
+            code = self._first.evaluate_native(batch, sum(len(part.tokens) for part in parts))
         finally:
             if code:  # the engine itself cleans at most one sequence of each token
                 for item in items:
-                    self._cut(item.slot, self._n_past[item.slot])
+                    self.models[item.slot].drop_unfinished()
         return code
 
     def _part(self, item: BatchItem) -> Part:
-        branches, n_past, n = self._slots[item.slot], self._n_past[item.slot], len(item.tokens)
+        model, n = self.models[item.slot], len(item.tokens)
+        branches, n_past = model.branches, model.n_past
         if item.parents:
             n_before = n - len(item.parents) - 1
             sequences, positions = branches.enter(item.parents, n_past, n_before)
@@ -175,41 +145,33 @@ class LlamaCppBatchedModel(BatchedModel):
         text = range(branches.text, branches.text + 1)
         return Part(item.tokens, range(n_past, n_past + n), [text] * n, item.n_logits)
 
-    def _cut(self, slot: int, n_past: int) -> bool:
-        """Remove everything from `n_past` on from all sequences of a slot. Return False if the
-        engine cannot do that.
-        """
-        branches = self._slots[slot]
-        branches.truncate(n_past)
-        removed: bool = lib.llama_memory_seq_rm(self._memory, branches.text, n_past, -1)
-        return removed
+    def _outputs(self, items: Sequence[BatchItem]) -> list[Outputs]:
+        """Return the rows that each item wants, and the hidden states of its tokens."""
+        sizes, counts = [len(item.tokens) for item in items], [item.n_logits for item in items]
+        whole, states = self._first.gives_all_rows, self._first.joint_states
+        given = sizes if whole else counts
+        rows = self._rows.first(sum(given)).logits
+        parts = np.split(rows, np.cumsum(given)[:-1])
+        rows_of = [
+            part[len(part) - n :] if whole else part for part, n in zip(parts, counts, strict=True)
+        ]
+        if states is None:
+            return [Outputs(part) for part in rows_of]
+        hidden = np.split(states, np.cumsum(sizes)[:-1])
+        return [Outputs(part, its) for part, its in zip(rows_of, hidden, strict=True)]
 
-    def _pack(self, slot: int) -> None:
-        try:
-            self._slots[slot].pack(self._n_past[slot])
-        except BaseException:
-            self._n_past[slot] = 0
-            raise
-
-    def _sees_all(self, slot: int, n_past: int) -> bool:
-        """Return True if the slot still has all cells that a token at `n_past` sees. The engine may
-        have given cells to other slots after they left the slot's sliding window.
-        """
-        if not self._window or not n_past:
-            return True
-        text = self._slots[slot].text
-        first: int = lib.llama_memory_seq_pos_min(self._memory, text)
-        return 0 <= first <= max(0, n_past - self._window + 1)
-
-    def _raise(self, code: int, n_tokens: int, n_slots: int) -> None:
+    def _raise(self, code: int, items: Sequence[BatchItem]) -> None:
+        n_tokens = sum(len(item.tokens) for item in items)
         if code == 1:
-            raise ContextFull(f"no room in the cache for {n_tokens} tokens more of {n_slots} slots")
-        raise DecodeError(f"{self._name}: llama_decode failed with code {code}")
+            raise ContextFull(
+                f"no room in the cache for {n_tokens} tokens more of {len(items)} slots"
+            )
+        raise DecodeError(f"{self._first.path.name}: llama_decode failed with code {code}")
 
 
-def _sequences_each(n_slots: int) -> int:
+def _sequences_each(n_free: int, n_slots: int) -> int:
     """Return the number of sequences for each slot: one per leaf, and two more. If there are too
-    few sequences for two leaves, each slot gets only one.
+    few sequences for two leaves, each slot gets only one; 0 if there is not even one.
     """
-    each = min(MOST_SEQUENCES // n_slots, N_SEQUENCES)
-    return each if each > 3 else 1
+    each = min(n_free // n_slots, N_SEQUENCES)
+    return each if each > 3 else min(each, 1)

@@ -28,6 +28,7 @@ from .weights import load_weights
 logger = logging.getLogger("edgespec.llama_cpp")
 
 MAX_ROWS = 32  # logits rows per call; one row of 152k floats is 0.6 MB
+MANY_ROWS = 64  # logits rows per call for several texts together
 ROLLBACK = 3  # tokens; each needs memory for one state, all together slow a token by some percent
 LEAST_N_CTX = 256  # llama.cpp makes no smaller context, but would accept smaller batches
 
@@ -111,15 +112,24 @@ def _open_with(path: Path, config: EngineConfig, n_gpu_layers: int, gpus: Sequen
 
 
 def new_context(
-    path: Path, model: Any, config: EngineConfig, watch: Any = None, rollback: int = 0
+    path: Path,
+    model: Any,
+    config: EngineConfig,
+    watch: Any = None,
+    rollback: int = 0,
+    n_sequences: int = 0,
 ) -> tuple[Any, list[str]]:
     """Make a context over loaded weights; return it and the lines that the library logged. Raises
     OutOfMemory.
 
     watch: an EvalCallback that is called for every tensor; the caller has to keep it alive.
-    rollback: how many tokens a recurrent state can go back.
+    rollback: how many tokens a recurrent state can go back. n_sequences: the number of sequences of
+    a context with several texts, 0 for one text.
     """
     params = context_params(model, config)
+    if n_sequences:
+        params.n_seq_max, params.kv_unified = n_sequences, True
+        params.n_outputs_max = max(MANY_ROWS, n_sequences)
     params.n_rs_seq = rollback
     params.cb_eval = ctypes.cast(watch, ctypes.c_void_p) if watch else None
     return init_context(path, model, params)
@@ -144,14 +154,14 @@ def init_context(path: Path, model: Any, params: Any) -> tuple[Any, list[str]]:
     return context, log
 
 
-def copy_text(source: Any, target: Any) -> None:
-    """Copy the text in a context's cache to a different context of the same model. Raises
-    DecodeError.
+def copy_text(source: Any, target: Any, sequence: int) -> None:
+    """Copy the text of a sequence to the same sequence of a different context of the same model.
+    Raises DecodeError.
     """
-    size = lib.llama_state_seq_get_size_ext(source, 0, 0)
+    size = lib.llama_state_seq_get_size_ext(source, sequence, 0)
     state = (ctypes.c_uint8 * size)()
-    if lib.llama_state_seq_get_data_ext(source, state, size, 0, 0) != size or (
-        size and not lib.llama_state_seq_set_data_ext(target, state, size, 0, 0)
+    if lib.llama_state_seq_get_data_ext(source, state, size, sequence, 0) != size or (
+        size and not lib.llama_state_seq_set_data_ext(target, state, size, sequence, 0)
     ):
         raise DecodeError("the engine gives no copy of its cache; begin the request anew")
 

@@ -1,13 +1,14 @@
-"""One text in the cache of a llama.cpp context, and the evaluations that append to it."""
+"""A text in the cache of a llama.cpp context, and the evaluations that append to it."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
@@ -23,10 +24,27 @@ from .inspection import identity
 from .library import lib
 from .tokenizer import LlamaCppTokenizer
 
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def exclusive(call: _Call) -> _Call:
+    """Wrap a method that uses the native context: only one thread at a time may do so."""
+
+    @functools.wraps(call)
+    def called(self: TextInContext, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return call(self, *args, **kwargs)
+
+    return cast(_Call, called)
+
 
 class TextInContext(FileModel):
-    """The common part of models and heads: a native context with one text and a tree after it. It
-    runs evaluations, handles those that fail, and sets threads.
+    """The common part of models and heads: a text in a native context, and a tree after it. It runs
+    evaluations, handles those that fail, and sets threads.
+
+    texts: all texts in the same context, this one included. Only one of them may be evaluated at a
+    time, and the first one owns the context. ids: the ids of this text's sequences. branches: its
+    tree. lends: a head looks at this text's cache, so the context must not be replaced.
     """
 
     path: Path
@@ -34,14 +52,17 @@ class TextInContext(FileModel):
     placement: dict[str, str]
     thread_limit: int
     n_past: int = 0
+    texts: list[Any]
+    ids: range
+    lends = False
     _batch: Batch
     _rows: RowViews
 
     def _take(self, native: Native) -> None:
         """Use these loaded weights and the context over them."""
         self.native = native
-        self._close: Callable[[], Any] = weakref.finalize(self, native.free)
-        self.lock = threading.Lock()
+        self._close: Any = weakref.finalize(self, native.free)
+        self.lock = threading.RLock()
         model, context = native.model, native.context
         self.tokenizer = LlamaCppTokenizer(model, owner=self)
         self.vocab_size: int = self.tokenizer.vocab_size
@@ -55,20 +76,23 @@ class TextInContext(FileModel):
         )
         self.n_past = 0
         self._n_nodes = 0  # number of nodes in a tree that waits for `keep`
+        self.texts, self.ids, self._most = [self], range(self._n_sequences()), 0
         self._use(context)
 
+    @exclusive
     def truncate(self, n_past: int) -> None:
         """Forget everything from `n_past` on."""
         if n_past >= self.n_past:
             return
         self._check_rollback(n_past)
-        if self._branches.reach > n_past:
-            self._branches.truncate(n_past)
+        if self.branches.reach > n_past:
+            self.branches.truncate(n_past)
             self._n_nodes = 0
-        if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+        held = self.n_past
+        if not self._cut(n_past):
             raise CannotTruncate(
                 f"{self.path.name}: the memory of this model cannot be cut at {n_past} "
-                f"of {self.n_past} tokens"
+                f"of {held} tokens"
             )
         self.n_past = n_past
         self._n_last = 0  # the engine can go back only once after each evaluation
@@ -117,28 +141,35 @@ class TextInContext(FileModel):
             "settings": settings | threads,
         }
 
+    @property
+    def is_open(self) -> bool:
+        """True before `close`."""
+        return bool(self._close.alive)
+
     def close(self) -> None:
         """Free context and weights."""
         self._close()
 
     def _use(self, context: Any) -> None:
-        """Use a different context, which must be empty."""
+        """Use a different context, which must be empty; the first text does so before others."""
+        first = self.texts[0]
         self._context, self._memory = context, lib.llama_get_memory(context)
-        self.n_ctx: int = lib.llama_n_ctx(context)
-        self._branches: Branches = Branches(
-            context, range(self._n_sequences()), lib.llama_model_n_swa(self.native.model)
-        )
+        self.n_ctx: int = self._most or lib.llama_n_ctx(context)
+        self._window: int = lib.llama_model_n_swa(self.native.model)
+        self.branches: Branches = Branches(context, self.ids, self._window)
         can_roll_back = not self._can_truncate() and not missing(lib, ROLLING_BACK)
         self._n_last = 0  # tokens of the last evaluation, 0 if some were cut
         self.capabilities = replace(
             self.capabilities,
             rollback=lib.llama_n_rs_seq(context) if can_roll_back else 0,
             max_batch=lib.llama_n_batch(context),
-            max_leaves=self._branches.max_leaves,
+            max_leaves=self.branches.max_leaves,
         )
-        self._batch: Batch = Batch(self.capabilities.max_batch)
+        self._batch: Batch = Batch(self.capabilities.max_batch, self.branches.text)
         self._rows: RowViews = RowViews(context, self.vocab_size, MAX_ROWS)
-        self._decode_abortable: AbortableDecode = AbortableDecode(context)
+        self._decode_abortable: AbortableDecode = (
+            AbortableDecode(context) if first is self else first._decode_abortable
+        )
 
     def _can_truncate(self) -> bool:
         """Return True if the cache can drop its tail."""
@@ -152,7 +183,7 @@ class TextInContext(FileModel):
         """Remove everything that a failed tree has left after `start`. The engine itself cleans
         only one sequence.
         """
-        self._branches.truncate(start)
+        self.branches.truncate(start)
         self._n_nodes = 0
         self.n_past = min(self.n_past, start + 1)
         self.truncate(start)
@@ -195,15 +226,49 @@ class TextInContext(FileModel):
             f"{self.path.name}: llama_decode failed with code {code} at {failed_at} tokens"
         )
 
+    def appended(self, n_tokens: int, n_nodes: int) -> None:
+        """Count tokens that an evaluation of several texts has appended, the last `n_nodes` of them
+        as nodes of a tree.
+        """
+        self._n_last, self._n_nodes = n_tokens, n_nodes
+        self.n_past += n_tokens
+
+    def drop_unfinished(self) -> None:
+        """Remove what a failed evaluation of several texts has left."""
+        self.branches.truncate(self.n_past)
+        self.n_past = self._drop_partial()
+
     def _drop_partial(self) -> int:
         """Remove the tokens that a failed call has appended; return how many tokens are left."""
         rolls_back = self.capabilities.rollback > 0  # but maybe not to this call's begin
-        if not rolls_back and lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1):
+        if not rolls_back and self._cut(self.n_past):
             return self.n_past
         self._clear()  # a recurrent state that is half-way cannot be used
         return 0
 
     def _clear(self) -> None:
-        """Forget everything, whatever the cache holds."""
-        self._branches.clear()
-        lib.llama_memory_clear(self._memory, False)
+        """Forget the whole text, whatever the cache holds of it."""
+        self.branches.clear()
+        if len(self.texts) == 1:
+            lib.llama_memory_clear(self._memory, False)
+
+    def _cut(self, n_past: int) -> bool:
+        """Remove the text from `n_past` on. Return False if the engine cannot do that, or if what
+        is left lacks cells that a token at `n_past` sees: they may have left the sliding window,
+        and other texts may use their space.
+        """
+        text = self.branches.text
+        if not lib.llama_memory_seq_rm(self._memory, text, n_past, -1):
+            return False
+        if not (self._window and n_past and len(self.texts) > 1) or self.sees(n_past):
+            return True
+        self._clear()
+        self.n_past = 0
+        return False
+
+    def sees(self, n_past: int) -> bool:
+        """Return True if the cache has all cells that a token at `n_past` sees."""
+        if not self._window or not n_past:
+            return True
+        first: int = lib.llama_memory_seq_pos_min(self._memory, self.branches.text)
+        return 0 <= first <= max(0, n_past - self._window + 1)

@@ -146,7 +146,7 @@ class FedBackHead(LlamaCppHead):
         self._check_root()
         try:
             chunk_ends(self, n, n)
-            sequences, positions = self._branches.grow(parents, start)
+            sequences, positions = self.branches.grow(parents, start)
             self._states[:n] = self._own[[parent + 1 for parent in parents]]
             part = Part(tokens, positions, sequences, n)
             self._evaluate(self._batch.fill_parts([part]), n, abort)

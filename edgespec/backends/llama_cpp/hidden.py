@@ -27,7 +27,7 @@ from .abort import AbortableDecode
 from .batch import Batch, Part, RowViews
 from .context import LEAST_N_CTX, MAX_ROWS, ROLLBACK, Native, copy_text, new_context
 from .declarations import LAYER_INPUTS, ROLLING_BACK, WATCHING, EvalCallback, missing
-from .evaluation import TextInContext
+from .evaluation import TextInContext, exclusive
 from .inspection import inspect_metadata
 from .library import engine, lib
 from .nextn import reads
@@ -240,12 +240,16 @@ class Tappable(TextInContext):
     """A context that can return hidden states."""
 
     _taps: Taps | None = None
+    _wished: tuple[int, ...] = ()  # the layers that `tap` was last called with
+    _n_cells = 0  # cells of a context with several texts
+    joint_states: States | None = None
 
     def _take(self, native: Native) -> None:
         self.hidden_size = lib.llama_model_n_embd(native.model)
         self.n_layer = lib.llama_model_n_layer(native.model)
         super()._take(native)
 
+    @exclusive
     def tap(self, layers: Sequence[int]) -> None:
         """Make every later evaluation return the hidden states of these layers, as `Model.tap`
         says.
@@ -253,19 +257,49 @@ class Tappable(TextInContext):
         For FINAL and n_layer, the engine has to compute the logits of every token, in pieces of
         `max_rows` tokens. This is not needed for states that MTP layers read. While layers are
         tapped, a recurrent state can go back if the engine supports it. If a new context has to be
-        made, the cache is copied to it; meanwhile, memory is needed for both contexts. Raises
-        ConfigError and OutOfMemory.
+        made, the cache is copied to it; meanwhile, memory is needed for both contexts. Texts in one
+        context return the same states: those that one of them was tapped for. Raises ConfigError
+        and OutOfMemory.
         """
-        wanted = tuple(layers)
-        taps, was = self._taps_for(wanted) if wanted else None, self._taps
-        if taps and was and was.layers == wanted:
-            return
-        if not self._renew_for(taps, was) and was:
-            was.switch(self._context, False)
+        before, self._wished = self._wished, tuple(layers)
+        wanted = next((text._wished for text in self.texts if text._wished), ())
+        try:
+            taps, was = self._taps_for(wanted) if wanted else None, self._taps
+            if taps and was and was.layers == wanted:
+                return
+            if not self._renew_for(taps, was) and was:
+                was.switch(self._context, False)
+        except BaseException:
+            self._wished = before
+            raise
+        self._turn_on(taps)
+
+    def _turn_on(self, taps: Taps | None) -> None:
+        """Let the present context return states."""
         if taps:
             taps.switch(self._context, True)
-        self._taps = taps
-        self._take_outputs(bool(taps and taps.of_outputs))
+        for text in self.texts:
+            text._taps = taps
+            text._take_outputs(bool(taps and taps.of_outputs))
+
+    @property
+    def gives_all_rows(self) -> bool:
+        """True if an evaluation has to compute the logits of every token."""
+        return self._taps is not None and self._taps.of_outputs
+
+    def evaluate_native(self, batch: Any, n_tokens: int) -> int:
+        """Evaluate a native batch of several texts; return llama_decode's code. Afterwards
+        `joint_states` has the hidden states of its tokens, [n_tokens, n_layers, hidden_size]; None
+        if no layers are tapped.
+        """
+        self.joint_states = None
+        with self.lock:
+            if self._taps is None:
+                return self._run(batch, n_tokens, None)
+            with self._taps.call(n_tokens) as states:
+                code = self._run(batch, n_tokens, None)
+            self.joint_states = states
+            return code
 
     def _taps_for(self, layers: tuple[int, ...]) -> Taps:
         """Return the taps for these layers. Raises ConfigError. Changes nothing yet."""
@@ -359,23 +393,37 @@ class Tappable(TextInContext):
     def _can_roll_back(self) -> bool:
         return self._architecture in ROLL_BACK and not missing(lib, ROLLING_BACK)
 
-    def _renew(self, watch: Any, rollback: int) -> None:
-        """Replace the context by a new one with the same text in its cache. Raises OutOfMemory,
-        DecodeError.
+    def _renew(self, watch: Any, rollback: int, n_ctx: int = 0) -> None:
+        """Replace the context by a new one with the same texts in its cache. n_ctx: its length if
+        that changes. Raises OutOfMemory, DecodeError.
         """
-        old, n_past = self._context, self.n_past
-        config = replace(self.config, n_ctx=self.n_ctx)
-        context, _ = new_context(self.path, self.native.model, config, watch, rollback)
+        old = self._context
+        context = self._made(watch, rollback, n_ctx or self._n_cells or self.n_ctx)
         try:
-            copy_text(old, context)
+            for text in self.texts:
+                copy_text(old, context, text.branches.text)
         except BaseException:
             lib.llama_free(context)
             raise
-        self.native.context = context  # in place: the finalizer that frees it stays the same
-        self._use(context)
-        self.n_past = n_past
-        self.limit_threads(self.thread_limit)
+        self._move(context)
         lib.llama_free(old)
+
+    def _made(self, watch: Any, rollback: int, n_ctx: int) -> Any:
+        """Return a new context for these texts. Raises OutOfMemory."""
+        n_sequences = self.texts[-1].ids.stop if len(self.texts) > 1 else 0
+        config = replace(self.config, n_ctx=n_ctx)
+        path, model = self.path, self.native.model
+        context, _ = new_context(path, model, config, watch, rollback, n_sequences)
+        return context
+
+    def _move(self, context: Any) -> None:
+        """Let all texts use a different context, which holds copies of them."""
+        self.native.context = context  # in place: the finalizer that frees it stays the same
+        for text in self.texts:
+            n_past = text.n_past - text._n_nodes
+            text._use(context)
+            text.n_past, text._n_nodes = n_past, 0
+        self.limit_threads(self.thread_limit)
 
     def _take_outputs(self, whole: bool) -> None:
         """Compute the logits of all tokens of an evaluation if `whole` is True, else only the
@@ -384,10 +432,10 @@ class Tappable(TextInContext):
         max_batch = lib.llama_n_batch(self._context)
         if whole:
             max_batch = min(max_batch, self.capabilities.max_rows)
-            self._batch = batch = WholeBatch(max_batch)
+            self._batch = batch = WholeBatch(max_batch, self.branches.text)
             self._rows = WholeRows(self._context, self.vocab_size, batch)
         else:
-            self._batch = Batch(max_batch)
+            self._batch = Batch(max_batch, self.branches.text)
             self._rows = RowViews(self._context, self.vocab_size, MAX_ROWS)
         self.capabilities = replace(self.capabilities, max_batch=max_batch)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import EngineConfig
-from ...errors import DecodeError
+from ...errors import ConfigError, DecodeError
 from ...types import Abort, Outputs
 from ..base import BatchedModel, share_on_gpu
 from ..chunks import Pace, chunk_ends
@@ -27,6 +27,7 @@ from ..separate import SeparateModels
 from .batch import Part
 from .batched import LlamaCppBatchedModel
 from .context import (
+    check_fits,
     new_context,
     open_native,
     usual_n_ctx,
@@ -35,6 +36,7 @@ from .context import (
 )
 from .declarations import PARTIAL_ONLY
 from .devices import integrated
+from .evaluation import exclusive
 from .hidden import Tappable, gives_states
 from .invariance import most_equal_rows
 from .library import is_fork, lib
@@ -86,8 +88,8 @@ class LlamaCppModel(Tappable):
     batch_invariant, the rows per call are limited to a number with which each row has the same bits
     as alone. Such rows are evaluated in a native call of their own (rows_apart). n_past: the number
     of tokens that the cache holds. native: the weights and the context; other contexts may share
-    the weights. lock: held during an evaluation, because only one of the contexts over these
-    weights may evaluate at a time.
+    the weights. lock: held by whoever uses the context, because only one of the texts and
+    contexts over these weights may be evaluated at a time.
 
     Raises ModelNotFound, NotAGGUF, TruncatedModel, UnknownArchitecture, OutOfMemory.
     """
@@ -104,6 +106,7 @@ class LlamaCppModel(Tappable):
         if self._is_offloaded:
             self._prepare()
 
+    @exclusive
     @gives_states
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
@@ -111,8 +114,8 @@ class LlamaCppModel(Tappable):
         """Append tokens; return float32 [n_logits, vocab_size], a view valid until the next
         call.
         """
-        if self._branches.n_parked:
-            self._make_room(len(tokens))
+        if self.branches.n_parked:
+            self.make_room(len(tokens))
         ends, done = chunk_ends(self, len(tokens), n_logits), 0
         if abort and self._is_offloaded:
             done = self._decode_paced(tokens, max(1, n_logits), abort)
@@ -128,6 +131,7 @@ class LlamaCppModel(Tappable):
         self._evaluate(self._batch.fill(last, self.n_past, n_logits), len(last), abort)
         return self._rows.first(n_logits)
 
+    @exclusive
     @gives_states
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -142,9 +146,9 @@ class LlamaCppModel(Tappable):
         chunk_ends(self, n_nodes + 1, n_nodes + 1)
         if n_before:
             self.decode(tokens[:n_before], 0, abort)
-        self._make_room(n_nodes + 1)
+        self.make_room(n_nodes + 1)
         start = self.n_past
-        sequences, positions = self._branches.enter(parents, start)
+        sequences, positions = self.branches.enter(parents, start)
         part = Part(tokens[n_before:], positions, sequences, n_nodes + 1)
         batch = self._batch.fill_parts([part])
         try:
@@ -155,6 +159,7 @@ class LlamaCppModel(Tappable):
         self._n_nodes = n_nodes
         return self._rows.first(n_nodes + 1)
 
+    @exclusive
     @gives_states
     def grow(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -163,7 +168,7 @@ class LlamaCppModel(Tappable):
         start, n = self.n_past - self._n_nodes, len(tokens)
         try:
             chunk_ends(self, n, n)
-            sequences, positions = self._branches.grow(parents, start)
+            sequences, positions = self.branches.grow(parents, start)
             part = Part(tokens, positions, sequences, n)
             self._evaluate(self._batch.fill_parts([part]), n, abort)
         except BaseException:
@@ -172,34 +177,40 @@ class LlamaCppModel(Tappable):
         self._n_nodes += n
         return self._rows.first(n)
 
+    @exclusive
     def keep(self, path: Sequence[int]) -> None:
         """Keep these nodes of the tree just evaluated as the cache's tail; drop the others."""
         root = self.n_past - self._n_nodes - 1
         try:
-            self._branches.keep(path)
+            self.branches.keep(path)
             self.n_past += len(path) - self._n_nodes
             self._n_nodes = 0
         except BaseException:  # Ctrl-C between two native calls
             self.truncate(root)
             raise
 
+    @exclusive
     def checkpoint(self) -> tuple[int, Any]:
         """Return n_past and the part of the state that cannot be truncated."""
-        size = lib.llama_state_seq_get_size_ext(self._context, 0, PARTIAL_ONLY)
+        sequence = self.branches.text
+        size = lib.llama_state_seq_get_size_ext(self._context, sequence, PARTIAL_ONLY)
         data = (ctypes.c_uint8 * size)()
-        if lib.llama_state_seq_get_data_ext(self._context, data, size, 0, PARTIAL_ONLY) != size:
+        got = lib.llama_state_seq_get_data_ext(self._context, data, size, sequence, PARTIAL_ONLY)
+        if got != size:
             raise DecodeError(f"{self.path.name}: the engine gave no checkpoint of its state")
         return self.n_past, data
 
+    @exclusive
     def restore(self, state: tuple[int, Any]) -> None:
         """Go back to a checkpoint."""
         n_past, data = state
         if not n_past:
             self.truncate(0)
             return
-        if not lib.llama_state_seq_set_data_ext(self._context, data, len(data), 0, PARTIAL_ONLY):
+        context, text = self._context, self.branches.text
+        if not lib.llama_state_seq_set_data_ext(context, data, len(data), text, PARTIAL_ONLY):
             raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
-        if not lib.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+        if not lib.llama_memory_seq_rm(self._memory, text, n_past, -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped after a checkpoint")
         self.n_past, self._n_last = n_past, 0
 
@@ -217,25 +228,73 @@ class LlamaCppModel(Tappable):
             "use_extra_bufts": (repacks, not repacks),
         }
 
-    def batched(self, n_slots: int, n_ctx: int) -> BatchedModel:
-        """Return a model with `n_slots` slots and a cache of `n_ctx` tokens over the same weights;
-        close it before this model. If rows are equal only in small evaluations (batch_invariant),
-        or the library is ik_llama.cpp's, each slot has a cache of `n_ctx` tokens and is evaluated
-        separately. Raises OutOfMemory, ModelError.
+    def batched(self) -> BatchedModel:
+        """Return a model with slots, of which this model is the first. Slots have separate contexts
+        and are evaluated separately if a row depends on what is evaluated together with it
+        (batch_invariant), if the model has a recurrent state, or with ik_llama.cpp's library.
         """
-        are_apart = self.rows_apart or is_fork()
-        if not n_ctx:
-            n_caches = n_slots if are_apart else 1
-            layers = int(self._is_offloaded)
-            usual = usual_n_ctx(self.path, self.native.model, self.config, layers, n_caches)
-            n_ctx = min(self.n_ctx, usual)
-        if are_apart:
-            return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
-        return LlamaCppBatchedModel(self, n_slots, n_ctx)
+        if self.rows_apart or is_fork() or not self.capabilities.truncate:
+            return SeparateModels([self], self._twin)
+        return LlamaCppBatchedModel(self)
 
-    def _twin(self, n_ctx: int) -> LlamaCppModel:
-        """Return a model over the same weights with a cache of its own."""
+    def n_more(self, most: int) -> int:
+        """Return how many more caches of this model's size fit into memory, at most `most`."""
+        fits = (n for n in range(most, 0, -1) if self.usual_n_ctx(n) == self.n_ctx)
+        return next(fits, 0)
+
+    def usual_n_ctx(self, n_caches: int) -> int:
+        """Return the length of this many further caches if none is asked for."""
+        layers = int(self._is_offloaded)
+        model, config = self.native.model, self.config
+        return min(self.n_ctx, usual_n_ctx(self.path, model, config, layers, n_caches))
+
+    def widen(self, ids: Sequence[range], n_ctx: int, n_cells: int) -> None:
+        """Move all texts in this model's context to a larger one, together with new texts.
+
+        ids: the sequences of each new text. n_ctx: its most tokens. n_cells: how many cells of the
+        cache are added. Raises OutOfMemory, and ConfigError if a head looks at the present cache.
+        """
+        if self.lends:
+            raise ConfigError(
+                f"{self.path.name}: a draft head looks at this cache, so no other texts can be "
+                "added to it; draft with something else, or answer one request at a time"
+            )
+        taps, before = self._taps, (self._most, self._n_cells)
+        self._most, self._n_cells = self.n_ctx, (self._n_cells or self.n_ctx) + n_cells
+        self.texts += [self._beside(each, n_ctx) for each in ids]
+        try:
+            if not self._is_offloaded:
+                check_fits(self.path, self.native.model, self.config, self._n_cells)
+            self._renew(taps.watch if taps else None, self.capabilities.rollback)
+        except BaseException:
+            del self.texts[-len(ids) :]
+            self._most, self._n_cells = before
+            raise
+        self._turn_on(taps)
+
+    def narrow(self) -> None:
+        """Move this text to a context of its own, and forget the others. Raises OutOfMemory."""
+        taps, n_ctx = self._taps, self.n_ctx
+        del self.texts[1:]
+        self._most = self._n_cells = 0
+        self._renew(taps.watch if taps else None, self.capabilities.rollback, n_ctx)
+        self._turn_on(taps)
+
+    def _beside(self, ids: range, n_ctx: int) -> LlamaCppModel:
+        """Return an empty text with these sequences, to be put into the same context."""
+        text = copy.copy(self)
+        text.ids, text._most, text.config = ids, n_ctx, replace(self.config, n_ctx=n_ctx)
+        text._close = lambda: None  # the context belongs to the first text
+        text.n_past = text._n_nodes = 0
+        return text
+
+    def _twin(self, n_ctx: int, n_caches: int = 1) -> LlamaCppModel:
+        """Return a model over the same weights with a context of its own; n_ctx: 0 for the usual
+        length if there are so many caches.
+        """
+        n_ctx = n_ctx or self.usual_n_ctx(n_caches)
         twin = copy.copy(self)
+        twin.texts = [twin]
         twin.config = replace(self.config, n_ctx=n_ctx)
         context, _ = new_context(self.path, self.native.model, twin.config)
         twin.native = replace(self.native, context=context, owns_model=False)
@@ -257,11 +316,11 @@ class LlamaCppModel(Tappable):
         self.capabilities = replace(self.capabilities, max_rows=n_rows)
         self.placement["rows"] = f"the same for 1 to {n_rows} tokens: drafts change nothing"
 
-    def _make_room(self, n_tokens: int) -> None:
+    def make_room(self, n_tokens: int) -> None:
         """Free the cells of rejected nodes if there are many of them or the space is needed."""
-        if self._branches.is_full(self.n_ctx - self.n_past - n_tokens):
+        if self.branches.n_parked and self.branches.is_full(self.n_ctx - self.n_past - n_tokens):
             try:
-                self._branches.pack(self.n_past)
+                self.branches.pack(self.n_past)
             except BaseException:
                 self.n_past = 0
                 raise

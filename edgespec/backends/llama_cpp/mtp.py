@@ -150,7 +150,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
         self._evaluate(self._batch.fill_parts([part]), len(spans), abort)
         at = [line.index(node) + 1 for node in nodes]
         logits_and_states = self._rows.first(len(spans)).logits[at], self._outputs(len(spans))[at]
-        self._branches.truncate(text - 1)  # only the text's sequence keeps the root
+        self.branches.truncate(text - 1)  # only the text's sequence keeps the root
         lib.llama_memory_seq_rm(self._memory, 0, text, -1)
         self.n_past = text
         return logits_and_states
@@ -165,7 +165,7 @@ class LlamaCppMtpChain(LlamaCppMtp):
         if n > most:
             raise ValueError(f"paths of {n} nodes; at most {most} at once")
         TextInContext.truncate(self, text - 1)
-        return self._branches.enter(parents, text - 1)
+        return self.branches.enter(parents, text - 1)
 
     def _drop_nodes(self, text: int) -> None:
         """Remove the nodes that a failed evaluation has left after a text; the text's last token
@@ -173,6 +173,6 @@ class LlamaCppMtpChain(LlamaCppMtp):
         """
         self._forget_nodes()
         self.n_past = min(self.n_past, text)
-        self._branches.truncate(min(self.n_past, text - 1))
+        self.branches.truncate(min(self.n_past, text - 1))
         lib.llama_memory_seq_rm(self._memory, 0, self.n_past, -1)
         self._own = self._own[: int(self.n_past == text)]

@@ -215,12 +215,14 @@ class OnnxModel(FileModel):
         """
         return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
-    def batched(self, n_slots: int, n_ctx: int) -> SeparateModels:
-        """Return a model with `n_slots` slots over the same session, each with a cache of `n_ctx`
-        tokens. Raises OutOfMemory.
-        """
-        n_ctx = n_ctx or min(self.n_ctx, self._usual_n_ctx(n_slots))
-        return SeparateModels([self._twin(n_ctx) for _ in range(n_slots)])
+    def batched(self) -> SeparateModels:
+        """Return a model with slots over the same session, of which this model is the first."""
+        return SeparateModels([self], self._twin)
+
+    def n_more(self, most: int) -> int:
+        """Return how many more caches of this model's size fit into memory, at most `most`."""
+        fits = (n for n in range(most, 0, -1) if self._usual_n_ctx(n) >= self.n_ctx)
+        return next(fits, 0)
 
     def use(self, cache: Cache) -> None:
         """Use a different cache, which must be empty."""
@@ -243,8 +245,11 @@ class OnnxModel(FileModel):
         copies = 2  # a cache that grows holds the past while the graph returns the present
         return default_n_ctx(self.n_ctx_train, copies * token_bytes, free, total, n_caches)
 
-    def _twin(self, n_ctx: int) -> OnnxModel:
-        """Return a model over the same weights with a cache of its own."""
+    def _twin(self, n_ctx: int, n_caches: int = 1) -> OnnxModel:
+        """Return a model over the same weights with a cache of its own; n_ctx: 0 for the usual
+        length if there are so many caches.
+        """
+        n_ctx = n_ctx or self._usual_n_ctx(n_caches)
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
         twin._top = None

@@ -15,7 +15,7 @@ and are read again when the session goes on. The modules, each of which uses tho
     sessions   this file: the parts together, the evaluating thread, and the compiling threads
     websocket  the connections
 
-`costs.governed` wraps the target, so that its threads use the cores that other programs leave free.
+The target is that of the engine: its slots are evaluated together with those of requests.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from ... import protocol
 from ...backends.base import BatchedModel, FileModel, Tokenizer
 from ...constraints.compiler import Constraints, compiled_at_once
-from ...costs.governed import GovernedSlots
 from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
 from ...costs.measuring import WIDTHS
 from ...costs.online import Costs
-from ...costs.threads import governor_of
 from ...engine import Engine
 from ...errors import ConfigError
+from ...scheduling.devices import DeviceSlots
 from .answers import Answers
 from .frames import FrameHandler
 from .registry import SessionRegistry
@@ -75,6 +74,11 @@ class Sessions:
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not all(slot.capabilities.truncate for slot in model.models):
+            raise ConfigError(
+                "the memory of this model cannot be cut, so it cannot verify for others; take one "
+                "without a recurrent state"
+            )
         self.limits = limits or Limits()
         self.counts = Counts()
         self._model = model
@@ -222,12 +226,11 @@ def serving(
     of the engine's cache, or less if memory is short. Raises ConfigError if the target cannot keep
     several sequences, and OutOfMemory.
     """
-    target = engine.target
-    if not isinstance(target, FileModel):
+    target, company = engine.target, engine.company
+    if not isinstance(target, FileModel) or company is None:
         raise ConfigError("this target keeps one sequence only, so it cannot verify for others")
-    model: BatchedModel = target.batched(n_slots, n_ctx)
-    if governor := governor_of(target, [model], stoppable=False):
-        model = GovernedSlots(model, governor)
+    model = DeviceSlots(company, company.model.n_slots)
+    model.add(n_slots, n_ctx, together=True)
     measured = ModelCurve(target, WIDTHS)
     if measured.curve is None:
         engine.idle_work.add(Learning([measured], lambda: None, Costs(None)))

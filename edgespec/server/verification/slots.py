@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from ...backends.base import BatchedModel
 from ...cache.token_cache import common_prefix
 from ...errors import CannotTruncate, DecodeError
+from ...scheduling.sharing import LEAST_SHARED
 from .types import Counts, DeviceSession
 
-_MIN_SHARED = 64  # tokens: a shorter common prefix is read again
 _PATIENCE_S = 2.0  # a session that has waited longer may take the slot of a busy one
 
 
@@ -65,7 +65,7 @@ class SlotTable:
         if session.slot is None or not self._model.shares_prefixes:
             return
         wanted = session.context.tokens[:-1]
-        longest, source = session.n_cached + _MIN_SHARED - 1, None
+        longest, source = session.n_cached + LEAST_SHARED - 1, None
         for slot, other in self._sessions.items():
             if other is not session and other.owner == session.owner:
                 n = common_prefix(other.context.tokens[: other.n_cached], wanted)

@@ -164,7 +164,7 @@ def test_a_bug_does_not_end_the_thread(failure):
 
 def test_a_model_that_cannot_be_cut():
     with pytest.raises(ConfigError, match="cannot be cut"):
-        SeparateModels([toy(1, truncate=False)])
+        Sessions(SeparateModels([toy(1, truncate=False)]), TOKENIZER)
 
 
 class Forgetful(Shared):
@@ -193,7 +193,7 @@ class Unpackable(Shared):
     """Slots that are lost when another one would begin with what they hold."""
 
     def copy(self, source, target, n_past):
-        self._models[source].truncate(0)
+        self.models[source].truncate(0)
         raise DecodeError("the cache could not be packed")
 
 

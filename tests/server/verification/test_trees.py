@@ -43,7 +43,7 @@ def test_nothing_of_a_tree_is_read_again():
     device.context += RIGHT[:3]
     device.verify(1, [RIGHT[3], 9], parents=[-1, -1])
     assert last(device).accepted == 1
-    assert model._models[0].n_past == len(PROMPT) + 4
+    assert model.models[0].n_past == len(PROMPT) + 4
 
 
 def test_penalties_count_the_path_and_nothing_else():

@@ -19,25 +19,36 @@ def governor_on(machine, model, **options):
     )
 
 
+class Recorded(ToyModel):
+    """A slot that notes what it is asked."""
+
+    def __init__(self, calls, slot):
+        super().__init__(np.full((9, 9), 1 / 9), n_ctx=64)
+        self._calls, self._slot = calls, slot
+
+    def keep(self, path):
+        self._calls.append(("keep", self._slot, path))
+
+    def truncate(self, n_past):
+        self._calls.append(("truncate", self._slot, n_past))
+
+
 class Slots(Limitable, BatchedModel):
     """Slots whose evaluations take the time of a machine, and return what they were asked."""
 
-    vocab_size, n_ctx, n_slots, max_rows, max_draft_rows, max_batch = 9, 64, 3, 64, 32, 512
-    max_leaves, n_parked, shares_prefixes = 1, 0, True
+    max_rows, max_batch, n_parked, shares_prefixes = 64, 512, 0, True
 
     def __init__(self, machine):
         self.machine, self.calls = machine, []
+        self.models = [Recorded(self.calls, slot) for slot in range(3)]
+
+    def add(self, n_slots, n_ctx=0, *, together=False):
+        self.calls.append(("add", n_slots, n_ctx, together))
 
     def decode(self, items):
         n = sum(len(item.tokens) for item in items)
         self.machine.step(self.thread_limit or self.machine.cpus, n)
         return list(items)
-
-    def keep(self, slot, path):
-        self.calls.append(("keep", slot, path))
-
-    def truncate(self, slot, n_past):
-        self.calls.append(("truncate", slot, n_past))
 
     def copy(self, source, target, n_past):
         self.calls.append(("copy", source, target, n_past))

@@ -1,0 +1,167 @@
+"""One growth over several streams, whose steps are evaluated together.
+
+A node of a stream gains its path probability. It costs the seconds that it adds to the evaluation,
+times the tokens that all waiting streams emit in a second. So on a processor that is busy with many
+streams little is drafted, and rows that cost nothing go to the stream that is surest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from ..costs.online import BEYOND, Beside, Costs
+from ..types import Budget
+from .base import Limits
+from .growth import Growth
+from .guesses import Node
+from .worth import SURE
+
+_MARGIN = 0.03  # tokens that all drafts together must be expected to gain
+
+
+class Stream(Protocol):
+    """One of the streams that are evaluated together.
+
+    budget: the limits of its step, None if it cannot draft. loss_budget: tokens that it may still
+    lose against decoding without anybody's drafts. growth: what made its draft, None without one.
+    """
+
+    budget: Budget
+    growth: Growth | None
+
+    @property
+    def loss_budget(self) -> float:
+        """Tokens that this stream may still lose."""
+
+    def limits(self, budget: Budget) -> Limits:
+        """Return the limits of its draft; its price is what its own tokens are worth."""
+
+    def start(self, limits: Limits) -> Growth:
+        """Return a growth of its draft within these limits."""
+
+
+def grow_together(
+    streams: Sequence[Stream], costs: Costs | None, n_rows: int = 0, reading_s: float = 0.0
+) -> float:
+    """Grow the drafts of streams whose steps are evaluated together. Return the seconds of that
+    evaluation without drafts, 0 if the costs are not known.
+
+    n_rows: rows that are evaluated for others. reading_s: seconds in which parts of prompts are
+    read in the same evaluation.
+    """
+    known, n_plain = costs is not None and costs.known, n_rows + len(streams)
+    seconds, plain_s = [0.0], 0.0
+    if costs and known:
+        n_past = sum(stream.budget.n_past for stream in streams) // len(streams)
+        seconds = [reading_s + each for each in costs.target(n_past)]
+        plain_s = seconds[min(n_plain, len(seconds) - 1)]
+    wanted = [_limits(stream, len(streams), plain_s) for stream in streams]
+    priced = [pair for pair in zip(streams, wanted, strict=True) if pair[1].price]
+    for stream, limits in zip(streams, wanted, strict=True):
+        if limits.nodes > 0 and not limits.price:
+            _grown(stream, limits)
+            n_plain += len(stream.growth.draft.tokens) if stream.growth else 0
+    room = len(seconds) - 1 - BEYOND - n_plain
+    if costs and priced and room > 0:
+        price = sum(limits.price or 1 / plain_s for limits in wanted) + n_rows / plain_s
+        loss = price * plain_s * min(stream.loss_budget for stream in streams)
+        _Company(costs, seconds, n_plain, price, loss).grow(priced, room)
+    return plain_s
+
+
+def _limits(stream: Stream, n_streams: int, plain_s: float) -> Limits:
+    stream.growth = None
+    budget = stream.budget
+    if budget.limit <= 0:
+        return Limits()
+    return stream.limits(budget._replace(n_streams=n_streams, plain_s=plain_s))
+
+
+def _grown(stream: Stream, limits: Limits) -> Growth:
+    growth = stream.growth = stream.start(limits)
+    wish = growth.next()
+    while wish:
+        wish = growth.next(wish.do())
+    return growth
+
+
+class _Company:
+    """The growth of several drafts whose rows are paid for together.
+
+    seconds: the seconds of evaluations of 0, 1, 2, … rows. n_plain: the rows that are evaluated in
+    any case. price: the tokens that a second is worth to all. loss: tokens that may be lost.
+    """
+
+    def __init__(
+        self, costs: Costs, seconds: Sequence[float], n_plain: int, price: float, loss: float
+    ) -> None:
+        self._costs, self._seconds, self._n_plain = costs, seconds, n_plain
+        self._price, self._loss = price, loss
+
+    def grow(self, streams: Sequence[tuple[Stream, Limits]], room: int) -> None:
+        """Grow the drafts one after another; then choose among all their tokens, the likeliest
+        first. room: the most tokens that may be drafted.
+        """
+        n_rows, growths = self._n_plain, []
+        for stream, limits in streams:
+            left = self._loss - self._cost(n_rows)
+            nodes = min(limits.nodes, room - (n_rows - self._n_plain))
+            if nodes <= 0 or left <= 0:
+                continue
+            beside = Beside(self._costs, self._seconds, n_rows - 1, self._price)
+            growth = _grown(
+                stream,
+                limits._replace(nodes=nodes, price=self._price, costs=beside, loss=left),
+            )
+            growths.append(growth)
+            n_rows += len(growth.draft.tokens)
+        self._choose(growths)
+
+    def _cost(self, n_rows: int) -> float:
+        """Return what rows cost in tokens, beyond those that are evaluated in any case."""
+        return self._price * (self._seconds[n_rows] - self._seconds[self._n_plain])
+
+    def _choose(self, growths: Sequence[Growth]) -> None:
+        """Cut all drafts so that together they gain most."""
+        chosen = [growth.n_staying for growth in growths]
+        best, n = list(chosen), self._n_plain + sum(chosen)
+        gain, most, before = 0.0, _MARGIN, self._cost(n)
+        reached: dict[tuple[int, int], float] = {}
+        for prob, i, node in self._likeliest(growths):
+            chosen[i], n = chosen[i] + 1, n + 1
+            cost = self._cost(n)
+            depth = (i, node.depth)
+            reached[depth] = reached.get(depth, 0.0) + prob
+            enough = [p for (_, d), p in reached.items() if d == math.ceil(cost)]
+            risk = 1 - max(enough, default=0.0)
+            if cost * max(risk, SURE) > self._loss:
+                break
+            gain += prob
+            if gain - (cost - before) > most:
+                best, most = list(chosen), gain - (cost - before)
+        for growth, n_own in zip(growths, best, strict=True):
+            if n_own != len(growth.draft.tokens):
+                growth.cut(n_own)
+        self._fill([growth for growth in growths if growth.draft.tokens], sum(best))
+
+    def _likeliest(self, growths: Sequence[Growth]) -> Iterator[tuple[float, int, Node]]:
+        """Yield the tokens of all drafts in falling probability, each with its draft's index."""
+        lists = [
+            [(-node.prob, i, at, node) for at, node in enumerate(growth.nodes[growth.n_staying :])]
+            for i, growth in enumerate(growths)
+        ]
+        room = len(self._seconds) - 1 - self._n_plain - sum(g.n_staying for g in growths)
+        for count, (prob, i, _, node) in enumerate(heapq.merge(*lists)):
+            if count >= room:
+                return
+            yield -prob, i, node
+
+    def _fill(self, drafting: Sequence[Growth], n_drafted: int) -> None:
+        """Let the last draft ask for rows that make the whole evaluation quicker."""
+        n_filled = self._costs.n_filled(self._n_plain + n_drafted)
+        if drafting and n_filled > 0:
+            last = drafting[-1]
+            last.draft = last.draft._replace(n_filled=n_filled)

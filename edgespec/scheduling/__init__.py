@@ -1,0 +1,1 @@
+"""One batched target: its slots, and what is evaluated together."""

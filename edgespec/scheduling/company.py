@@ -1,0 +1,429 @@
+"""The users of a batched target, and the evaluations that they share.
+
+Each stream of tokens is a member, and so is the service that verifies for devices. A member hands
+over a turn and waits for it. If no other member is active, the turn is carried out at once in the
+member's own thread, as if there were no company. Otherwise a thread of the company's own waits
+until all active members have handed over their turns, but not long for those that are slow, and
+evaluates all turns in one call. If the slots of the target cannot be evaluated together, members
+take turns in the order in which they come, each in its own thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..backends.base import BatchedModel, BatchItem
+from ..errors import Aborted, ContextFull
+from ..types import Abort, Outputs
+from .sharing import SharedPrefixes
+from .turns import Evaluation, Turn
+
+logger = logging.getLogger("edgespec.scheduling")
+
+_POLL_S = 0.05  # how often a waiting member looks whether it is cancelled
+_PATIENCE = 0.25  # the company waits for slow members for this share of an evaluation's time
+_LEAST_PATIENCE_S = 0.004
+_ALONE_S, _SHARED_S = 1.0, 0.3  # longest evaluations of a prompt's tokens
+_FEWEST, _MOST = 16, 512  # tokens of a prompt in an evaluation; kernels take 16 in equal time
+_LATEST = 0.25  # weight of the latest time in running means
+
+
+class Controller(Protocol):
+    """Decides what the streams of a company draft."""
+
+    def grow(self, turns: Sequence[Turn], reading_s: float) -> float:
+        """Make the drafts of turns that are evaluated together; return the seconds that their
+        evaluation would take without drafts, 0 if that is not known. reading_s: the seconds in
+        which it reads parts of prompts.
+        """
+
+    def observe(self, turns: Sequence[Turn], evaluation: Evaluation) -> None:
+        """Learn from the time of an evaluation that read no prompts."""
+
+
+class Member:
+    """A user of the target. `join` before the first turn of a request, `leave` after the last.
+
+    awaited: the company waits for its turns; devices' turns come when they come.
+    """
+
+    def __init__(self, company: Company, *, awaited: bool = True) -> None:
+        self._company = company
+        company.n_members += 1
+        self.awaited = awaited
+        self.pause_s = 0.0  # usual time from the end of its turn until the next one
+        self.ended = 0.0  # when its last turn ended
+        self.left: Turn | None = None  # a turn that it no longer waits for, still in evaluation
+
+    def join(self, abort: Abort | None = None) -> None:
+        """Become active. Waits for an evaluation that an earlier request of this member has left.
+        Raises Aborted.
+        """
+        while self.left and not self.left.is_done.wait(_POLL_S):
+            if abort and abort():
+                raise Aborted("stopped while waiting for its place")
+        self.left = None
+        self._company.join(self)
+
+    @property
+    def prefixes(self) -> SharedPrefixes:
+        """What the slots' caches have in common."""
+        return self._company.prefixes
+
+    def leave(self) -> None:
+        """Become inactive: the company no longer waits for this member."""
+        self._company.leave(self)
+
+    def close(self) -> None:
+        """End the company, which no member may use any more."""
+        self._company.close()
+
+    def step(self, turn: Turn) -> None:
+        """Carry out a turn, together with those of others. Raises the turn's errors, and Aborted as
+        soon as the turn's `abort` returns a reason.
+        """
+        self._company.step(self, turn)
+
+    def read(self, n_tokens: int, seconds: float) -> None:
+        """Tell the company in which time tokens of a prompt were read alone."""
+        self._company.read(n_tokens, seconds)
+
+    @property
+    def most_read(self) -> int:
+        """The most tokens of a prompt that should be evaluated together at present."""
+        return self._company.most_read(self)
+
+
+class Company:
+    """Evaluates the turns of its members.
+
+    prefixes: what the slots' caches have in common. n_members: how many members it has, active or
+    not. controller: makes drafts for turns that are evaluated together. n_evaluations: how many
+    evaluations there were. n_shared: how many of them continued several streams. n_drafts_shared:
+    how many held drafts of at least two streams.
+    """
+
+    def __init__(
+        self,
+        model: BatchedModel,
+        controller: Controller,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model = model
+        self.controller, self._clock = controller, clock
+        self.prefixes = SharedPrefixes(model)
+        self.n_members = 0
+        self._changed = threading.Condition()
+        self._active: set[Member] = set()
+        self._waiting: list[tuple[Member, Turn]] = []
+        self._line: deque[Turn] = deque()  # turns that are carried out one after another
+        self._busy = self._closed = False
+        self._thread: threading.Thread | None = None
+        self._ended = 0.0  # when the last evaluation ended
+        self._usual_s = 0.0  # the time of evaluations lately
+        self._token_s = 0.0  # seconds in which one token of a prompt is read, 0 if unknown
+        self.n_evaluations = self.n_shared = self.n_drafts_shared = 0
+
+    # --- what members call ---
+
+    def join(self, member: Member) -> None:
+        """Make a member active."""
+        with self._changed:
+            member.ended = self._clock()
+            self._active.add(member)
+
+    def leave(self, member: Member) -> None:
+        """Make a member inactive."""
+        with self._changed:
+            self._active.discard(member)
+            self._changed.notify_all()
+
+    def step(self, member: Member, turn: Turn) -> None:
+        """Carry out a member's turn, as `Member.step` says."""
+        if not self.model.shares_prefixes:
+            self._in_turn(turn)
+            return
+        with self._changed:
+            pause_s = self._clock() - member.ended
+            member.pause_s += _LATEST * (pause_s - member.pause_s)
+            alone = not (self._busy or self._waiting or self._others(member))
+            if alone:
+                self._busy = True
+            else:
+                self._waiting.append((member, turn))
+                self._start()
+                self._changed.notify_all()
+        try:
+            if alone:
+                self._alone(turn)
+            else:
+                self._wait(member, turn)
+        finally:
+            member.ended = self._clock()
+
+    def most_read(self, member: Member) -> int:
+        """Return how many tokens of a prompt should be evaluated together for a member."""
+        if self.n_members == 1:
+            return _MOST
+        alone = not (self._waiting or self._line or self._others(member))
+        longest_s = _ALONE_S if alone else _SHARED_S
+        if not self._token_s:
+            return 2 * _FEWEST
+        n = int(longest_s / self._token_s) // _FEWEST * _FEWEST
+        return min(max(n, _FEWEST), _MOST)
+
+    def read(self, n_tokens: int, seconds: float) -> None:
+        """Learn from the time in which tokens of a prompt were read."""
+        if n_tokens >= _FEWEST:
+            each = seconds / n_tokens
+            self._token_s += (_LATEST if self._token_s else 1.0) * (each - self._token_s)
+
+    @property
+    def token_s(self) -> float:
+        """The seconds in which a token of a prompt is read, 0 if they are not known yet."""
+        return self._token_s
+
+    @property
+    def n_waiting(self) -> int:
+        """Number of turns that wait for an evaluation."""
+        return len(self._waiting) + len(self._line)
+
+    def close(self) -> None:
+        """End the company's thread. No member may be active any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _in_turn(self, turn: Turn) -> None:
+        """Carry out a turn in the member's own thread, after all turns that came before it."""
+        with self._changed:
+            self._line.append(turn)
+            try:
+                while self._line[0] is not turn:
+                    if turn.abort and turn.abort():
+                        raise Aborted("stopped while waiting for the others")
+                    self._changed.wait(_POLL_S)
+            except BaseException:
+                self._line.remove(turn)
+                self._changed.notify_all()
+                raise
+        try:
+            turn.alone()
+        finally:
+            with self._changed:
+                self.n_evaluations += 1
+                self._line.popleft()
+                self._changed.notify_all()
+
+    def _others(self, member: Member) -> bool:
+        return len(self._active) > (member in self._active)
+
+    def _alone(self, turn: Turn) -> None:
+        try:
+            turn.alone()
+        finally:
+            with self._changed:
+                self._busy = False
+                self._ended = self._clock()
+                self.n_evaluations += 1
+                if self._waiting:
+                    self._changed.notify_all()
+
+    def _wait(self, member: Member, turn: Turn) -> None:
+        try:
+            while not turn.is_done.wait(_POLL_S):
+                if turn.abort and turn.abort():
+                    raise Aborted("stopped while waiting for the others")
+        except BaseException as error:
+            with self._changed:
+                self._changed.wait_for(lambda: not turn.is_held)
+                if not turn.is_done.is_set():
+                    before = len(self._waiting)
+                    self._waiting = [each for each in self._waiting if each[1] is not turn]
+                    if len(self._waiting) == before:
+                        member.left = turn
+                    self._changed.notify_all()
+                    raise
+            if not isinstance(error, Aborted):
+                raise
+        if turn.error:
+            raise turn.error
+
+    # --- the company's thread ---
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._run, name="edgespec-scheduling", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while turns := self._collect():
+            try:
+                self._evaluate(turns)
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _collect(self) -> list[tuple[Member, Turn]]:
+        """Wait for turns and return those to evaluate next; [] once the company is closed."""
+        with self._changed:
+            while not self._closed:
+                wait_s = self._wait_s() if self._waiting and not self._busy else None
+                if wait_s is not None and wait_s <= 0:
+                    turns, self._waiting, self._busy = self._waiting, [], True
+                    for _, turn in turns:
+                        turn.is_held = True
+                    return turns
+                self._changed.wait(wait_s)
+            return []
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for further turns."""
+        patience_s = max(_PATIENCE * self._usual_s, _LEAST_PATIENCE_S)
+        here = {member for member, _ in self._waiting}
+        missing = [
+            member
+            for member in self._active - here
+            if member.awaited and member.pause_s <= patience_s
+        ]
+        if not missing:
+            return 0.0
+        return max(member.ended for member in missing) + patience_s - self._clock()
+
+    def _evaluate(self, turns: list[tuple[Member, Turn]]) -> None:
+        self._hold(turns)
+        began = self._clock()
+        try:
+            reading_s = self._reading_s(turns)
+            plain_s = self.controller.grow([turn for _, turn in turns], reading_s)
+            drafted = self._clock()
+            chosen, items = self._fitting(turns)
+            self._let_go(turns)
+            outputs = self.model.decode([item for its in items for item in its])
+        except ContextFull as error:
+            self._failed(turns, error)
+            return
+        except BaseException as error:
+            for _, turn in turns:
+                self._end(turn, error, failed=True)
+            return
+        now = self._clock()
+        self._hold(chosen)
+        n_rows = sum(item.n_logits for its in items for item in its)
+        streams = [its for (_, turn), its in zip(chosen, items, strict=True) if not turn.reads]
+        n_read = sum(
+            len(item.tokens)
+            for (_, turn), its in zip(chosen, items, strict=True)
+            for item in its
+            if turn.reads
+        )
+        evaluation = Evaluation(drafted - began, now - drafted, plain_s, len(streams), n_rows)
+        self._count(streams, now - began)
+        if n_read:
+            self.read(n_read + n_rows, now - drafted)
+        else:
+            self.controller.observe([turn for _, turn in chosen], evaluation)
+        at = 0
+        for (member, turn), its in zip(chosen, items, strict=True):
+            mine, at = outputs[at : at + len(its)], at + len(its)
+            self._hand_over(member, turn, mine, evaluation)
+        self._ended = self._clock()
+
+    def _fitting(
+        self, turns: list[tuple[Member, Turn]]
+    ) -> tuple[list[tuple[Member, Turn]], list[Sequence[BatchItem]]]:
+        """Return the turns that fit into one evaluation, and their items. Answers come before
+        prompts, and short prompts before long ones. The other turns wait for the next evaluation.
+        """
+        n_tokens, n_rows = self.model.max_batch, self.model.max_rows
+        n_read = self._most_read_now(turns)
+        chosen, items, left = [], [], []
+        for member, turn in sorted(turns, key=lambda each: (each[1].reads, each[1].n_least)):
+            most = min(n_tokens, n_read) if turn.reads else n_tokens
+            its = turn.prepare(most, n_rows) if most > 0 else ()
+            if not its:
+                left.append((member, turn))
+                continue
+            chosen.append((member, turn))
+            items.append(its)
+            if self.model.shares_prefixes:  # others evaluate each item in a call of its own
+                n_tokens -= sum(len(item.tokens) for item in its)
+                n_rows -= sum(item.n_logits for item in its)
+            if turn.reads:
+                n_read -= sum(len(item.tokens) for item in its)
+        with self._changed:
+            self._waiting = [*left, *self._waiting]
+        return chosen, items
+
+    def _reading_s(self, turns: Sequence[tuple[Member, Turn]]) -> float:
+        n_wanted = sum(turn.n_least for _, turn in turns if turn.reads)
+        return min(n_wanted, self._most_read_now(turns)) * self._token_s
+
+    def _most_read_now(self, turns: Sequence[tuple[Member, Turn]]) -> int:
+        if not self._token_s:
+            return _FEWEST
+        only_prompts = all(turn.reads for _, turn in turns) and len(turns) == len(self._active)
+        longest_s = _ALONE_S if only_prompts else _SHARED_S
+        return max(int(longest_s / self._token_s) // _FEWEST * _FEWEST, _FEWEST)
+
+    def _failed(self, turns: list[tuple[Member, Turn]], error: ContextFull) -> None:
+        """Evaluate turns one by one, because the cache is too full for all of them: only those that
+        do not fit alone fail.
+        """
+        if len(turns) == 1:
+            self._end(turns[0][1], error, failed=True)
+            return
+        for _, turn in turns:
+            turn.fail()
+        for each in turns:
+            self._evaluate([each])
+
+    def _hand_over(
+        self, member: Member, turn: Turn, outputs: Sequence[Outputs], evaluation: Evaluation
+    ) -> None:
+        error: BaseException | None = None
+        try:
+            if turn.is_held:
+                turn.take(outputs, evaluation)
+            else:
+                turn.drop(outputs)
+        except BaseException as failure:
+            error = failure
+        self._end(turn, error)
+
+    def _hold(self, turns: Sequence[tuple[Member, Turn]]) -> None:
+        """Keep the users of these turns from leaving them, except those that have left already."""
+        with self._changed:
+            for member, turn in turns:
+                turn.is_held = member.left is not turn
+
+    def _let_go(self, turns: Sequence[tuple[Member, Turn]]) -> None:
+        with self._changed:
+            for _, turn in turns:
+                turn.is_held = False
+            self._changed.notify_all()
+
+    def _end(self, turn: Turn, error: BaseException | None, *, failed: bool = False) -> None:
+        if failed:
+            turn.fail()
+        with self._changed:
+            turn.error, turn.is_held = error, False
+            turn.is_done.set()
+            self._changed.notify_all()
+
+    def _count(self, streams: Sequence[Sequence[BatchItem]], seconds: float) -> None:
+        self._usual_s += _LATEST * (seconds - self._usual_s)
+        n_drafted = sum(any(item.n_logits > 1 for item in its) for its in streams)
+        self.n_evaluations += 1
+        self.n_shared += len(streams) > 1
+        self.n_drafts_shared += n_drafted > 1

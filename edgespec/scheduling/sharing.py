@@ -1,0 +1,54 @@
+"""Prefixes that a slot takes from another slot's cache, in place of reading them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..backends.base import BatchedModel
+from ..cache.token_cache import TokenCache, common_prefix
+from ..errors import CannotTruncate, DecodeError
+
+LEAST_SHARED = 64  # tokens: a shorter common prefix is read again
+
+
+class SharedPrefixes:
+    """The caches of a target's slots. A slot may begin with what another slot of its owner holds.
+
+    Prefixes of other owners are never shared, because the speed of reading a prompt would reveal
+    how their prompts begin.
+    """
+
+    def __init__(self, model: BatchedModel) -> None:
+        self._model = model
+        self._caches: dict[int, TokenCache] = {}
+
+    def add(self, slot: int, cache: TokenCache) -> None:
+        """Let a slot share its cache with later ones."""
+        self._caches[slot] = cache
+
+    def take(self, slot: int, context: Sequence[int]) -> int:
+        """Let a slot begin with the longest prefix of `context` that another slot has, if that is
+        longer than its own. Return how many tokens of the context it has then.
+
+        The context's last token is never taken, because it has to be evaluated.
+        """
+        own = self._caches[slot]
+        n_own, owner = len(own.tokens), own.owner
+        if not self._model.shares_prefixes:
+            return n_own
+        longest, source = n_own + LEAST_SHARED - 1, None
+        for other, cache in list(self._caches.items()):
+            if other != slot and cache.owner == owner:
+                n_held = min(len(cache.tokens), self._model.models[other].n_past)
+                n = min(common_prefix(cache.tokens, context), n_held, len(context) - 1)
+                if n > longest:
+                    longest, source = n, other
+        if source is None:
+            return n_own
+        own.truncate(0)
+        try:
+            self._model.copy(source, slot, longest)
+        except (CannotTruncate, DecodeError):
+            return 0
+        own.adopt(context[:longest])
+        return longest

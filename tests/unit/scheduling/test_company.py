@@ -1,0 +1,183 @@
+"""Several answers at once on one batched target: the same texts, shared evaluations, no waiting."""
+
+import threading
+import time
+
+import pytest
+
+from edgespec import ContextFull, EdgeSpecError, ToyModel
+from edgespec.backends.separate import SeparateModels
+from edgespec.costs.curves import Curve
+from edgespec.costs.profiles import Profile
+from edgespec.errors import Aborted
+from edgespec.loading.assembly import assemble
+from edgespec.scheduling.company import Company, Member
+from edgespec.scheduling.together import Together
+from edgespec.scheduling.turns import Turn
+from tests.helpers.serving import TOKENIZER, N, Shared, probs_of, toy
+
+PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 7, 8], [1] * 30, [2, 3] * 8]
+FLAT = Profile(Curve((0,), (1, 16, 64), ((1.0, 1.1, 1.4),)), Curve((0,), (1, 8), ((0.02, 0.05),)))
+
+
+class Slow(ToyModel):
+    """A toy whose evaluations take a while."""
+
+    seconds = 0.01
+
+    def decode(self, *args, **options):
+        time.sleep(self.seconds)
+        return super().decode(*args, **options)
+
+
+def engine_of(n=4, *, separate=False, kind=Shared, profile=FLAT, draft=True, slow=False, **options):
+    """Return an engine of `n` slots over toy models; drafts cost little."""
+    new = Slow if slow else ToyModel
+    models = [new(probs_of(1), vocab_size=N, n_ctx=256) for _ in range(n)]
+    slots = SeparateModels(models) if separate else kind(models)
+    return assemble(
+        models[0],
+        TOKENIZER,
+        toy(2) if draft else None,
+        options or {"method": "auto"},
+        profile=profile,
+        slots=slots,
+    )
+
+
+def together(*works):
+    """Run functions in threads of their own, at the same time; return what they return."""
+    results, begin = [None] * len(works), threading.Barrier(len(works))
+
+    def run(i, work):
+        begin.wait()
+        try:
+            results[i] = work()
+        except BaseException as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    return results
+
+
+def alone(prompt, **sampling):
+    with engine_of(1, num_speculative_tokens=0) as engine:
+        return engine.generate(prompt, **sampling).token_ids
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["together", "in turn"])
+@pytest.mark.parametrize("depth", [None, 3], ids=["auto", "fixed"])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_texts_are_those_of_lone_answers(separate, depth, temperature):
+    sampling = {"max_tokens": 40, "temperature": temperature, "seed": 5}
+    with engine_of(separate=separate, slow=True, num_speculative_tokens=depth) as engine:
+        for _ in range(2):  # the second time, slots hold texts already
+            found = together(*[lambda p=p: engine.generate(p, **sampling) for p in PROMPTS])
+            if not temperature:
+                for each, prompt in zip(found, PROMPTS, strict=True):
+                    assert each.token_ids == alone(prompt, **sampling)
+        assert (engine.company.n_shared > 0) != separate
+        assert (engine.company.n_drafts_shared > 0) != separate
+        if depth:
+            assert sum(each.stats.num_accepted_draft_tokens for each in found) > 0
+
+
+def test_a_cancelled_answer_does_not_wait_for_the_others():
+    with engine_of(2, slow=True, num_speculative_tokens=0) as engine:
+        models, ended = engine.company.model.models, {}
+        models[0].seconds = models[1].seconds = 0.2
+        streams = [engine.stream(p, max_tokens=8, ignore_eos=True) for p in PROMPTS[:2]]
+
+        def read(i):
+            *_, done = streams[i]
+            ended[i] = time.monotonic()
+            return done.completion
+
+        def cancel():
+            time.sleep(0.5)
+            began = time.monotonic()
+            streams[0].cancel()
+            return began
+
+        first, second, began = together(lambda: read(0), lambda: read(1), cancel)
+        assert first.finish_reason == "cancelled"
+        assert ended[0] - began < 0.25
+        assert second.token_ids == alone(PROMPTS[1], max_tokens=8, ignore_eos=True)
+        assert engine.generate(PROMPTS[0], max_tokens=8).token_ids == alone(
+            PROMPTS[0], max_tokens=8
+        )
+
+
+def test_a_slow_reader_delays_nobody():
+    with engine_of(2, num_speculative_tokens=0) as engine:
+        stream = engine.stream(PROMPTS[0], max_tokens=30, ignore_eos=True)
+        next(stream), next(stream)  # its next step comes much later
+        found = engine.generate(PROMPTS[1], max_tokens=40, ignore_eos=True)
+        assert found.token_ids == alone(PROMPTS[1], max_tokens=40, ignore_eos=True)
+        *_, done = stream
+        assert done.completion.token_ids == alone(PROMPTS[0], max_tokens=30, ignore_eos=True)
+
+
+class Full(Shared):
+    """Slots of which the second one never has room beside others for more than ten tokens."""
+
+    def decode(self, items):
+        if any(item.slot == 1 and self.models[1].n_past > 10 for item in items):
+            raise ContextFull("no room")
+        return super().decode(items)
+
+
+def test_only_the_answer_without_room_fails():
+    with engine_of(2, kind=Full, slow=True, num_speculative_tokens=0) as engine:
+        sampling = {"max_tokens": 40, "ignore_eos": True}
+        found = together(*[lambda p=p: engine.generate(p, **sampling) for p in PROMPTS[:2]])
+        failed = [each for each in found if isinstance(each, Exception)]
+        (fine,) = [each for each in found if not isinstance(each, Exception)]
+        assert all(isinstance(each, ContextFull) for each in failed)
+        assert fine.token_ids in [alone(prompt, **sampling) for prompt in PROMPTS[:2]]
+
+
+def test_a_prompt_is_taken_from_the_slot_of_the_same_owner():
+    prompt = [i % 20 for i in range(150)]
+    with engine_of(3, num_speculative_tokens=0) as engine:
+        with engine.stream(prompt, max_tokens=9, ignore_eos=True, owner="a") as running:
+            next(event for event in running if event.type == "token")
+            same = engine.generate([*prompt, 3], max_tokens=2, owner="a").stats
+            other = engine.generate([*prompt, 3], max_tokens=2, owner="b").stats
+        assert same.num_cached_tokens >= 149
+        assert other.num_cached_tokens == 0
+
+
+def test_an_engine_is_closed_in_the_middle_of_answers():
+    engine = engine_of(3)
+    streams = [engine.stream(prompt, max_tokens=200, ignore_eos=True) for prompt in PROMPTS[:3]]
+
+    def read(i):
+        *_, done = streams[i]
+        return done.completion.finish_reason
+
+    def close():
+        time.sleep(0.05)
+        engine.close()
+
+    *reasons, _ = together(*[lambda i=i: read(i) for i in range(3)], close)
+    assert all(reason in ("cancelled", "length") for reason in reasons)
+    with pytest.raises(EdgeSpecError, match="closed"):
+        engine.generate([1])
+
+
+def test_a_member_gets_its_place_when_what_it_left_is_done():
+    company = Company(Shared([toy(), toy()]), Together(None))
+    member, other = Member(company), Member(company)
+    for each in (member, other):
+        each.join()
+    member.leave()
+    other.left = Turn()
+    with pytest.raises(Aborted):
+        other.join(lambda: "cancelled")
+    company.close()
