@@ -101,6 +101,11 @@ class Drafting:
         self.policy.observe(step, verified, growth)
         return self.policy.roles is not self._roles
 
+    def end(self) -> None:
+        """End the request."""
+        for drafter in self._begun:
+            drafter.end()
+
     def close(self) -> None:
         """Free the drafters."""
         for drafter in self.drafters:

@@ -69,12 +69,14 @@ class Kept:
         self._last: dict[str, Any] = {}  # what was read or stored last, under all names
         self._process = os.getpid()
 
-    def recall(self, rates: OwnRates) -> None:
-        """Give the kept rates and tokens to the parts that learned them.
+    def recall(self, rates: OwnRates, *others: OwnRates) -> None:
+        """Give the kept rates and tokens to the parts that learned them, of all sessions.
 
-        `save` later asks the same parts for what they have learned.
+        `save` later asks the first ones for what was learned. others: those of further sessions,
+        which have the same store.
         """
-        self._rates, learners = rates, rates.learners
+        self._rates = rates
+        learners = [part for each in (rates, *others) for part in each.learners]
         entry = kept(self._key, _Learned)
         if entry and entry.of == self._of:
             self._last = entry.learned

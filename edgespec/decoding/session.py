@@ -80,6 +80,8 @@ class Session:
                 self._member.leave()
             if self._remote:
                 self._remote.finish()
+            self._drafting.end()
+            self._rates.end()
             stats.total_s = self._clock() - began
             if self._speculates(request) and not stats.num_draft_steps:
                 stats.speculation = f"off: {self._policy.reason}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from ..sampling.base import Request
 from ..types import Distribution, Requires, Verified, Work
 
 Tokens = npt.NDArray[np.int32]
+
+T = TypeVar("T")
 
 State = Any
 """A drafter's own representation of a text: the answer so far, and guesses after it."""
@@ -139,6 +141,11 @@ class Drafter:
     def accept(self, verified: Verified) -> None:
         """Learn from the emitted tokens, drafted or not."""
 
+    def end(self) -> None:
+        """End the request, however it ended. After that, other sessions may use what they share
+        with this drafter (see `Shared`). Ending a request twice is harmless.
+        """
+
     def learned(self) -> Mapping[str, Any]:
         """Return what was learned, for a later process, as in `Learns`; nothing by default."""
         return {}
@@ -178,6 +185,22 @@ class Learns(Protocol):
         """
 
 
+class Shared:
+    """The parts that the drafters of an engine's sessions share. Each session has its own drafters,
+    in a thread of its own, so these parts need locks.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+
+    def part(self, name: str, make: Callable[[], T]) -> T:
+        """Return the part of a name; the first call makes it."""
+        if name not in self._parts:
+            self._parts[name] = make()
+        part: T = self._parts[name]
+        return part
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterContext:
     """The parts that a drafter may be made from.
@@ -188,7 +211,8 @@ class DrafterContext:
     of a tree that the target evaluates; 1 if it takes chains only. states: the target's hidden
     states by position, for the layers that drafters required; None if it gives none. draft_s: a
     function of n_tokens and n_cached. It returns the seconds in which the draft model evaluates
-    `n_tokens` tokens after `n_cached` cached ones, None if they are not known.
+    `n_tokens` tokens after `n_cached` cached ones, None if they are not known. shared: what the
+    drafters of several sessions share; contexts of the same engine have the same one.
     """
 
     config: SpeculativeConfig
@@ -199,6 +223,7 @@ class DrafterContext:
     max_leaves: int = 1
     states: Features | None = None
     draft_s: Callable[[int, int], float | None] = lambda n_tokens, n_cached: None
+    shared: Shared = field(default_factory=Shared)
 
     @property
     def is_remote(self) -> bool:

@@ -8,6 +8,7 @@ conversation itself.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -38,51 +39,104 @@ class State(NamedTuple):
     matches: tuple[suffix_array.Match, ...]
 
 
-class _Owner:
-    """The answers of one owner, and the current conversation.
+class _Conversation:
+    """A conversation as far as it was read and answered.
 
-    The conversation's own answers are looked up only after it has ended. Until then prompt lookup
+    tokens: its last prompt and the answer to it. answers: its earlier answers. runs: a request of
+    it runs now.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.answers: list[list[int]] = []
+        self.runs = False
+        self._begin = 0  # position where the last answer begins
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Begin a request that continues the conversation."""
+        self.tokens, self._begin, self.runs = list(prompt), len(prompt), True
+
+    def is_continued(self, prompt: Sequence[int]) -> bool:
+        """Return whether a prompt continues the conversation; its last token may differ."""
+        return common_prefix(self.tokens, prompt) >= len(self.tokens) - 1
+
+    def end_answer(self) -> list[int]:
+        """Take the tokens emitted since the prompt as an answer; return it, [] if it is short."""
+        answer: list[int] = []
+        if len(self.tokens) - self._begin >= _SHORTEST:
+            answer = self.tokens[max(0, self._begin - _CONTEXT) :]
+            self.answers.append(answer)
+        self._begin = len(self.tokens)
+        return answer
+
+
+class _Owner:
+    """The answers of one owner, and the conversations that are not over.
+
+    A conversation's own answers are looked up only after it has ended. Until then prompt lookup
     drafts from them.
     """
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers
-        self._conversation: list[int] = []
-        self._begin = 0  # position where the last answer begins
-        self._waiting: list[list[int]] = []  # answers of this conversation
+        self._conversations: list[_Conversation] = []
 
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Begin a request. The last conversation ends, unless this prompt continues it."""
-        self.end_answer()
-        n = len(self._conversation)
-        if common_prefix(self._conversation, prompt) < n - 1:  # its last token may differ
-            self.end_conversation()
-        self._conversation, self._begin = list(prompt), len(prompt)
+    def begin(self, prompt: Sequence[int]) -> _Conversation:
+        """Begin a request. The conversations that it does not continue end, except those in which a
+        request runs.
+        """
+        self.end_answers()
+        idle = [each for each in self._conversations if not each.runs]
+        continued = [each for each in idle if each.is_continued(prompt)]
+        last = max(continued, key=lambda each: len(each.tokens), default=_Conversation())
+        for each in idle:
+            if each is not last:
+                self.answers.add(each.answers)
+        self._conversations = [each for each in self._conversations if each.runs] + [last]
+        last.begin(prompt)
+        return last
 
-    def end_answer(self) -> None:
-        """Take the tokens emitted since the prompt as an answer."""
-        if len(self._conversation) - self._begin >= _SHORTEST:
-            answer = self._conversation[max(0, self._begin - _CONTEXT) :]
-            self._waiting.append(answer)
-            self.answers.write(answer)
-        self._begin = len(self._conversation)
+    def end_answers(self) -> None:
+        """Write the answers to the journal that have ended since the last call."""
+        for each in self._conversations:
+            if not each.runs and (answer := each.end_answer()):
+                self.answers.write(answer)
 
-    def end_conversation(self) -> None:
-        """End the conversation: from now on its answers are looked up."""
-        self.answers.add(self._waiting)
-        self._waiting = []
 
-    def append(self, token: int) -> None:
-        """Add a token to the answer."""
-        self._conversation.append(token)
+class Memories:
+    """The earlier answers of all owners, for the drafters of several sessions.
+
+    answers: returns the memory for the answers of an owner, by the owner's name.
+    """
+
+    def __init__(self, answers: Callable[[str], Answers]) -> None:
+        self._new_answers = answers
+        # the owner who asked least recently comes first; answers on disk are read now, not while a
+        # request waits
+        self._owners = {"": _Owner(answers(""))}
+        self._lock = threading.Lock()
+
+    def begin(self, name: str, prompt: Sequence[int]) -> tuple[_Conversation, list[SuffixArray]]:
+        """Begin a request of an owner; return its conversation and the indexes to look up."""
+        with self._lock:
+            owner = self._owners.pop(name, None) or _Owner(self._new_answers(name))
+            self._owners[name] = owner
+            while len(self._owners) > _MOST_OWNERS:
+                del self._owners[next(iter(self._owners))]
+            return owner.begin(prompt), owner.answers.arrays
+
+    def close(self) -> None:
+        """Write the last answers to disk, if they are kept there."""
+        with self._lock:
+            for owner in self._owners.values():
+                owner.end_answers()
 
 
 class MemoryDrafter(MatchDrafter):
     """Guesses from indexes of earlier answers and of documents.
 
     vocab_size: the target's vocabulary size; ids beyond it are never guessed. documents: the
-    indexes of documents. answers: returns the memory for the answers of an owner, by the owner's
-    name; None to remember no answers.
+    indexes of documents. memories: the earlier answers; None to remember no answers.
     """
 
     name = "memory"
@@ -91,16 +145,13 @@ class MemoryDrafter(MatchDrafter):
         self,
         vocab_size: int,
         documents: Sequence[SuffixArray] = (),
-        answers: Callable[[str], Answers] | None = None,
+        memories: Memories | None = None,
     ) -> None:
         super().__init__()
         self._vocab_size = vocab_size
         self._documents = list(documents)
-        self._new_answers = answers
-        self._owners: dict[str, _Owner] = {}  # the owner who asked least recently comes first
-        if answers:  # answers on disk are read now, not while a request waits
-            self._owners[""] = _Owner(answers(""))
-        self._owner: _Owner | None = None
+        self._memories = memories
+        self._conversation: _Conversation | None = None
         self._arrays: list[SuffixArray] = []
         self._state = State((), ())
 
@@ -108,24 +159,15 @@ class MemoryDrafter(MatchDrafter):
         """Begin a request: remember the last answer, and look up the prompt's end in the indexes
         that the owner may see.
         """
-        self._owner = self._owner_of(request)
-        if self._owner:
-            self._owner.begin(request.prompt)
-        remembered = self._owner.answers.arrays if self._owner else []
+        self.end()
+        remembered: list[SuffixArray] = []
+        if self._memories:
+            begun = self._memories.begin(request.owner, request.prompt)
+            self._conversation, remembered = begun
         self._arrays = remembered + self._documents
         ending = tuple(request.prompt[-_CONTEXT:])
         self._state = State(ending, tuple(array.find(ending) for array in self._arrays))
         self._predicted = _PREDICTED
-
-    def _owner_of(self, request: Request) -> _Owner | None:
-        if self._new_answers is None:
-            return None
-        name = request.owner
-        owner = self._owners.pop(name, None) or _Owner(self._new_answers(name))
-        self._owners[name] = owner
-        while len(self._owners) > _MOST_OWNERS:
-            del self._owners[next(iter(self._owners))]
-        return owner
 
     def root(self) -> State:
         """Return the last tokens of the text so far, and the match for them in each index."""
@@ -153,13 +195,19 @@ class MemoryDrafter(MatchDrafter):
         for token in verified.tokens:
             self._learn(self._state, token)
             self._state = self._stepped(self._state, token, MIN_MATCH)
-            if self._owner:
-                self._owner.append(token)
+            if self._conversation:
+                self._conversation.tokens.append(token)
+
+    def end(self) -> None:
+        """End the request: its answer is remembered as soon as another one begins."""
+        if self._conversation:
+            self._conversation.runs, self._conversation = False, None
 
     def close(self) -> None:
         """Write the last answers to disk, if they are kept there."""
-        for owner in self._owners.values():
-            owner.end_answer()
+        self.end()
+        if self._memories:
+            self._memories.close()
 
     def matches(self, state: State) -> Iterator[Match]:
         """Yield the match in each index, the longest first."""
@@ -206,6 +254,8 @@ def _answers(
 @register("memory", "memory", automatic=True)
 def make(context: DrafterContext) -> MemoryDrafter:
     """Make the drafter of method "memory"."""
-    config = context.config
-    documents, answers = _documents(config, context.tokenizer), _answers(config, context.tokenizer)
-    return MemoryDrafter(context.vocab_size, documents, answers)
+    config, tokenizer, shared = context.config, context.tokenizer, context.shared
+    documents = shared.part("documents", lambda: _documents(config, tokenizer))
+    answers = _answers(config, tokenizer)
+    memories = shared.part("memories", lambda: Memories(answers) if answers else None)
+    return MemoryDrafter(context.vocab_size, documents, memories)

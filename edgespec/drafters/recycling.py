@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,13 @@ class Successors:
         ]
         self._table[token] = packed + [0] * (_N_TOP - len(packed))
 
+    def copy_from(self, other: Successors) -> None:
+        """Take all successors of another table, which another thread may change meanwhile.
+
+        A row may then mix guesses of two steps, which are wrong at worst.
+        """
+        np.copyto(self._table, other._table)
+
     def forget(self) -> None:
         """Forget the successors of all tokens."""
         self._table[:] = 0
@@ -84,35 +92,103 @@ class Successors:
         self._table[tokens] = guesses
 
 
+class _Table(Successors):
+    """Successors from the requests of one owner.
+
+    text: the last request's prompt, () if it does not matter. used: when the table was taken last,
+    as a serial number; 0 if it is empty. taken: a request uses it now.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size)
+        self.owner, self.used, self.taken = "", 0, False
+        self.text: Sequence[int] = ()
+
+
+class Tables:
+    """The tables of successors that the drafters of several sessions share, one for each drafter.
+
+    A table serves one request at a time. An owner's request gets the table that this owner used
+    last, in whichever session that was. If that one is taken, it gets a copy. If there is none, the
+    table that was used least recently is emptied.
+    """
+
+    def __init__(self) -> None:
+        self._tables: list[_Table] = []
+        self._lock = threading.Lock()
+        self._n_used = 0
+
+    def add(self, vocab_size: int) -> _Table:
+        """Add an empty table for one more drafter."""
+        with self._lock:
+            self._tables.append(_Table(vocab_size))
+            return self._tables[-1]
+
+    def take(self, owner: str, prompt: Sequence[int], shares: bool) -> _Table:
+        """Return a table for a request; `shares` as in RecyclingDrafter."""
+        with self._lock:
+            by_use = sorted(self._tables, key=lambda table: table.used)
+            own = [table for table in by_use if table.used and table.owner == owner]
+            free = [table for table in by_use if not table.taken]
+            usable = [t for t in own if shares or common_prefix(t.text, prompt) == len(t.text)]
+            table = next((table for table in reversed(usable) if not table.taken), free[0])
+            if table not in usable:
+                table.forget()
+                if shares and own:
+                    table.copy_from(own[-1])
+            self._n_used += 1
+            table.owner, table.used, table.taken = owner, self._n_used, True
+            table.text = () if shares else prompt
+            return table
+
+    def known(self) -> Tokens | None:
+        """Return the successors from the latest request without an owner, None if another owner has
+        used its table since.
+        """
+        with self._lock:
+            own = [table for table in self._tables if not table.owner]
+            return max(own, key=lambda table: table.used).known() if own else None
+
+    def learn(self, known: Tokens) -> None:
+        """Take what `known` returned in an earlier process. Raises ValueError as `learn` does."""
+        with self._lock:
+            self._tables[0].learn(known)
+            self._n_used += 1
+            self._tables[0].used = self._n_used
+
+
 class RecyclingDrafter(CalibratedDrafter):
     """Guesses from the likeliest successors of each token, which are kept between requests.
 
-    They are dropped when the owner changes: no guess comes from an answer to another owner. Only
-    those of requests without an owner are handed on to later processes. vocab_size: the target's
-    vocabulary size. shares: a request uses the successors from all earlier requests of its owner;
-    if False, only from requests whose text it continues.
+    No guess comes from an answer to another owner. Only successors from requests without an owner
+    are handed on to later processes. vocab_size: the target's vocabulary size. shares: a request
+    uses the successors from all earlier requests of its owner; if False, only from requests whose
+    text it continues. tables: those of several sessions; by default the drafter has one of its own,
+    which is emptied when the owner changes.
     """
 
     name, wide = "recycling", True
 
-    def __init__(self, vocab_size: int, *, shares: bool = True) -> None:
+    def __init__(
+        self, vocab_size: int, *, shares: bool = True, tables: Tables | None = None
+    ) -> None:
         super().__init__()
-        self._successors = Successors(vocab_size)
+        self._tables = tables or Tables()
+        self._successors = self._tables.add(vocab_size)
         self._shares = shares
-        self._text: Sequence[int] = ()  # the last request's prompt, kept if `shares` is False
-        self._owner = ""
         self._last = -1
         self._probs = [0.0] * (8 * _N_TOP)  # acceptance probabilities, by rank and class
         self._refresh(range(len(self._probs)))
 
     def begin(self, request: Request, role: Role) -> None:
         """Begin a request after the prompt's last token."""
+        self.end()
         self._last = request.prompt[-1]
-        goes_on = self._shares or common_prefix(self._text, request.prompt) == len(self._text)
-        if request.owner != self._owner or not goes_on:
-            self._successors.forget()
-        self._owner = request.owner
-        self._text = () if self._shares else request.prompt
+        self._successors = self._tables.take(request.owner, request.prompt, self._shares)
+
+    def end(self) -> None:
+        """End the request: another session may use the successors."""
+        self._successors.taken = False
 
     def root(self) -> int:
         """Return the last token."""
@@ -164,15 +240,17 @@ class RecyclingDrafter(CalibratedDrafter):
 
     def learned_tokens(self) -> dict[str, Tokens]:
         """Return the successors of tokens, int32 [n, 9]; nothing if they belong to an owner."""
-        return {} if self._owner else {"recycling": self._successors.known()}
+        known = self._tables.known()
+        return {} if known is None else {"recycling": known}
 
     def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
         """Take what `learned_tokens` returned. Raises ValueError for impossible values."""
         if "recycling" in state:
-            self._successors.learn(state["recycling"])
+            self._tables.learn(state["recycling"])
 
 
 @register("recycling", "token recycling", automatic=True, trees=True)
 def make(context: DrafterContext) -> RecyclingDrafter:
     """Make the drafter of method "recycling"."""
-    return RecyclingDrafter(context.vocab_size, shares=context.config.remember == "all")
+    shares, tables = context.config.remember == "all", context.shared.part("tables", Tables)
+    return RecyclingDrafter(context.vocab_size, shares=shares, tables=tables)

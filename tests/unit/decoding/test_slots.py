@@ -10,17 +10,29 @@ import time
 import numpy as np
 import pytest
 
-from edgespec import ConfigError, EdgeSpecError, Engine, EngineBusy, ToyModel, ToyTokenizer
+from edgespec import (
+    ConfigError,
+    EdgeSpecError,
+    Engine,
+    EngineBusy,
+    SpeculativeConfig,
+    ToyModel,
+    ToyTokenizer,
+    drafters,
+)
 from edgespec.decoding import slots as slots_module
 from edgespec.decoding.interrupt import Interrupt
+from edgespec.decoding.owners import OwnRates, RatesStore
 from edgespec.decoding.session import Session
 from edgespec.decoding.slots import Slots
+from edgespec.drafters.base import DrafterContext, Shared
 from edgespec.policies.fixed import FixedDepth
 from edgespec.types import EngineStatus, RequestStatus
 from edgespec.verifiers.local import LocalVerifier
 
 VOCAB = [*"abcdefgh", "."]
 N = len(VOCAB)
+TOKENIZER = ToyTokenizer(VOCAB, [8], "{{ messages[-1].content }}")
 TABLE = np.zeros((N, N))
 TABLE[np.arange(N), (np.arange(N) + 1) % (N - 1)] = 1.0
 
@@ -45,7 +57,7 @@ def engine(n=2, **options):
     """Return an engine with `n` slots."""
     targets = [Target() for _ in range(n)]
     sessions = [Session(LocalVerifier(target), [], FixedDepth(0)) for target in targets]
-    made = Engine(sessions, ToyTokenizer(VOCAB, [8], "{{ messages[-1].content }}"), **options)
+    made = Engine(sessions, TOKENIZER, **options)
     made.targets = targets
     return made
 
@@ -423,3 +435,36 @@ def test_the_status_says_what_runs_and_how_many_wait():
             waiting.join(20)
             assert [each.slot for each in made.status().running] == [0]
             assert made.status().n_waiting == 0
+
+
+def test_an_owners_next_answer_drafts_from_what_it_got_in_another_slot():
+    shared, store, made, recycling = Shared(), RatesStore(), [], []
+    for _ in range(2):
+        config = SpeculativeConfig("memory, recycling")
+        context = DrafterContext(config, N, tokenizer=TOKENIZER, shared=shared)
+        parts = drafters.make(drafters.chosen(config.method), context)
+        rates = OwnRates(parts, store=store)
+        session = Session(LocalVerifier(Target()), parts, FixedDepth(3, max_leaves=8), rates=rates)
+        made.append(session)
+        recycling.append(next(part for part in parts if part.name == "recycling"))
+    with Engine(made, TOKENIZER) as engine:
+        before = engine.generate("abcd", owner="one", max_tokens=16, ignore_eos=True)
+        assert [len(session._verifier._cache.tokens) > 0 for session in made] == [True, False]
+        with engine.stream("gh", owner="two", max_tokens=9) as other:
+            next(other)  # it takes the second slot, which is empty
+            engine.generate("ef", owner="two", max_tokens=3)  # the first slot
+        with engine.stream("ef", owner="two", max_tokens=9) as other:
+            next(other)
+            after = engine.stream("abcd", owner="one", max_tokens=16, ignore_eos=True)
+            next(after)
+            assert [each.slot for each in engine.status("one").running] == [1]
+            after = list(after)[-1].completion
+        assert before.token_ids == after.token_ids
+        sources = "+".join(after.stats.drafts_by_source)
+        assert "memory" in sources
+        assert "recycling" in sources
+        accepted = [done.stats.num_accepted_draft_tokens for done in (before, after)]
+        assert accepted[0] < accepted[1]
+        engine.generate("ab", max_tokens=3)
+        known = [drafter.learned_tokens()["recycling"].tolist() for drafter in recycling]
+        assert known[0] == known[1] != []

@@ -1,13 +1,14 @@
 """Memory of earlier answers and of documents."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
 
 from edgespec.corpus.answers import Answers
 from edgespec.corpus.suffix_array import indexed
-from edgespec.drafters.memory import MemoryDrafter
+from edgespec.drafters.memory import Memories, MemoryDrafter
 from edgespec.types import Verified
 from tests.helpers.growing import begin, chances, drafted
 
@@ -23,7 +24,7 @@ class Talk:
     """A drafter with a memory, and requests to it."""
 
     def __init__(self, documents=(), answers=lambda owner: Answers(), vocab_size=100):
-        self.drafter = MemoryDrafter(vocab_size, documents, answers)
+        self.drafter = MemoryDrafter(vocab_size, documents, answers and Memories(answers))
 
     def ask(self, prompt, owner=""):
         begin(self.drafter, prompt, owner=owner)
@@ -140,3 +141,79 @@ def test_answers_are_written_when_it_is_closed(tmp_path):
 def test_short_answers_are_not_worth_it(n):
     talk = Talk().ask(QUESTION).say(*ANSWER[:n])
     assert talk.ask(QUESTION).draft() == []
+
+
+def two_talks():
+    """Return the talks of two sessions of one engine."""
+    memories = Memories(lambda owner: Answers())
+    talks = Talk(answers=None), Talk(answers=None)
+    for talk in talks:
+        talk.drafter = MemoryDrafter(100, memories=memories)
+    return talks
+
+
+def test_what_was_answered_in_one_slot_is_drafted_from_in_another():
+    one, two = two_talks()
+    one.ask(QUESTION, "alice").say(*ANSWER).drafter.end()
+    assert two.ask(QUESTION, "bob").draft() == []
+    assert two.ask(QUESTION, "alice").draft(2) == ANSWER[:2]
+
+
+def test_a_conversation_that_goes_on_in_another_slot_is_not_looked_up_in_itself():
+    one, two = two_talks()
+    one.ask(QUESTION).say(*ANSWER).drafter.end()
+    assert two.ask([*QUESTION, *ANSWER, 80, 81, *QUESTION]).draft() == []
+    two.say(30, 31, 32, 33).drafter.end()
+    assert set(one.ask([1, *QUESTION]).draft(2)) == {ANSWER[0], 30}
+
+
+def test_a_conversation_that_runs_does_not_end_because_another_one_begins():
+    one, two = two_talks()
+    one.ask(QUESTION).say(*ANSWER[:5])
+    assert two.ask(QUESTION).draft() == []
+    two.say(30, 31, 32, 33).drafter.end()
+    one.say(*ANSWER[5:]).drafter.end()
+    assert two.ask([1, *QUESTION]).draft(20).count(ANSWER[8]) == 1
+    assert set(two.draft(2)) == {ANSWER[0], 30}
+
+
+def test_answers_of_all_slots_are_written_once(tmp_path):
+    path = tmp_path / "answers.i32"
+    memories = Memories(lambda owner: Answers(journal=path))
+    drafters = [MemoryDrafter(100, memories=memories) for _ in range(2)]
+    for drafter, last in zip(drafters, (30, 31), strict=True):
+        begin(drafter, QUESTION)
+        for token in (*ANSWER, last):
+            drafter.accept(Verified((token,)))
+    for drafter in drafters:
+        drafter.close()
+    assert Answers(journal=path).n_tokens == 2 * (len(QUESTION) + len(ANSWER) + 1)
+
+
+def test_many_threads_remember_and_look_up():
+    memories = Memories(lambda owner: Answers())
+    failures = []
+
+    def talk(number):
+        drafter, rng = MemoryDrafter(100, memories=memories), np.random.default_rng(number)
+        try:
+            for _ in range(30):
+                begin(
+                    drafter, [*rng.integers(90, 99, 3).tolist(), *QUESTION], owner="ab"[number % 2]
+                )
+                for token in ANSWER:
+                    drafted(drafter, 4)
+                    drafter.accept(Verified((token,)))
+                drafter.end()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    drafter = MemoryDrafter(100, memories=memories)
+    begin(drafter, QUESTION, owner="a")
+    assert list(drafted(drafter, 3).tokens) == ANSWER[:3]
