@@ -23,7 +23,7 @@ class _Stored(NamedTuple):
 
 
 class RatesStore:
-    """What the sessions of one engine have learned, by owner.
+    """The rates that the sessions of one engine have learned, by owner.
 
     With several sessions a request begins with what its owner's last request to end has learned, in
     whichever session that was.
