@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..config import SamplingParams
+from ..config import OnBusy, SamplingParams
 from ..decoding.infill import Infill
 from .messages import Message
 from .options import AnswerOptions
@@ -20,7 +20,8 @@ class GenerationRequest:
     options: the options for tools and reasoning. prediction: text that the answer is likely to
     contain. parse_special: True reads the names of control tokens in messages as control tokens.
     continues: True if the last message is the assistant's and the answer continues it, False if the
-    answer is a message of its own, None to continue such a message where that is possible.
+    answer is a message of its own, None to continue such a message where that is possible. n: the
+    number of answers to each prompt. on_busy: what to do if all slots are taken.
     """
 
     messages: Sequence[Message] = ()
@@ -30,6 +31,8 @@ class GenerationRequest:
     prediction: str = ""
     parse_special: bool = False
     continues: bool | None = None
+    n: int = 1
+    on_busy: OnBusy = "wait"
 
     @property
     def why_whole(self) -> str:

@@ -9,6 +9,7 @@ speculation. The noise of a position decides at most one emitted token.
 from __future__ import annotations
 
 import bisect
+import hashlib
 import itertools
 import math
 import random
@@ -119,3 +120,10 @@ def _finish(x: int) -> int:
     x = ((x ^ (x >> 30)) * _MIX_1) & _MASK
     x = ((x ^ (x >> 27)) * _MIX_2) & _MASK
     return x ^ (x >> 31)
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """Return the seed of one of several answers to a request: `seed` itself for choice 0."""
+    if not choice:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed} {choice}".encode()).digest()[:8], "little")

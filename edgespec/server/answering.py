@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -13,15 +12,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
 
-from ..chat.reading import Reading
 from ..engine import Engine
 from ..errors import EdgeSpecError, TemplateError
-from ..types import Completion
 from .apis import API, APIS
 from .base import Answer, ParsedRequest, PreparedRequest, ServedModel
 from .clients import client_of
-from .errors import ApiError, as_api_error, shutting_down
-from .event_stream import EventStream, Item, looks, take
+from .errors import ApiError, as_api_error
+from .event_stream import EventStream, Item, in_order, looks, take
+from .generation import Generation
 from .limits import Limits
 from .metrics import Metrics
 from .preparation import Preparation, of_body
@@ -32,7 +30,7 @@ _END = object()
 
 
 class Answering:
-    """Reads and prepares requests, lets the engine answer one at a time, and writes the answers."""
+    """Reads and prepares requests, lets the engine answer them, and writes the answers."""
 
     def __init__(
         self,
@@ -95,14 +93,16 @@ class Answering:
             arrived.put_nowait(None)
 
         async def work() -> None:
-            admitted = look if asked.stream else None
             try:
-                async for item in self._generate(asked, prepared, scope, admitted):
-                    arrived.put_nowait(item)
+                await generation.run(look if asked.stream else None)
                 arrived.put_nowait(_END)
             except BaseException as error:
                 arrived.put_nowait(error)
 
+        generation = Generation(
+            self._engine, self._queue, self._metrics, self._limits, asked, prepared, scope,
+            arrived.put_nowait,
+        )  # fmt: skip
         tasks = {asyncio.create_task(work())}
         if asked.stream:
             tasks.add(asyncio.create_task(looks(look)))
@@ -115,64 +115,6 @@ class Answering:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-
-    async def _generate(
-        self,
-        asked: ParsedRequest,
-        prepared: PreparedRequest,
-        scope: Scope,
-        admitted: Callable[[], None] | None,
-    ) -> AsyncIterator[Item]:
-        """Wait for the engine, answer every prompt, and record tokens and times."""
-        arrived_s, log = time.monotonic(), scope["edgespec.log"]
-        client = client_of(scope)
-        async with self._queue.acquire(client.turn, admitted):
-            before = time.monotonic()
-            self._metrics.queue_time.observe(before - arrived_s)
-            log |= {"queue_ms": round(1e3 * (before - arrived_s), 1), "completion_tokens": 0}
-            for index, prompt in enumerate(prepared.prompts):
-                reading = Reading(prepared.reader, asked.request.params)
-                self._limits.spend(client, len(prompt))
-                stream = self._engine.arun(
-                    prompt,
-                    asked.request.params,
-                    owner=client.owner,
-                    constraint=prepared.constraint,
-                    prediction=prepared.prediction,
-                )
-                watch = asked.watch() if asked.watch else None
-                async with contextlib.aclosing(stream) as events:
-                    async for event in events:
-                        if event.type == "token":
-                            before = self._count_token(log, arrived_s, before)
-                            self._limits.spend(client, 1)
-                            if watch and watch(event):
-                                stream.expire()
-                        if event.completion:
-                            self._count_answer(event.completion, log)
-                        yield index, reading.take(event)
-
-    def _count_token(self, log: dict[str, object], arrived_s: float, before: float) -> float:
-        """Count a token that came now, and return the time. before: the previous token's time."""
-        now, metrics = time.monotonic(), self._metrics
-        if log["completion_tokens"]:
-            metrics.inter_token.observe(now - before)
-        else:
-            metrics.first_token.observe(now - arrived_s)
-        metrics.generated_tokens.inc()
-        log["completion_tokens"] += 1  # type: ignore[operator]
-        return now
-
-    def _count_answer(self, completion: Completion, log: dict[str, int | str]) -> None:
-        """Count a complete answer; raise ApiError if the server cancelled it to shut down."""
-        stats = completion.stats
-        self._metrics.finished(stats)
-        for name in ("prompt", "cached", "draft", "accepted_draft"):
-            key = f"{name}_tokens"
-            log[key] = log.get(key, 0) + getattr(stats, f"num_{key}")
-        log["finish_reason"] = completion.finish_reason
-        if completion.finish_reason == "cancelled":  # only a server that shuts down cancels
-            raise shutting_down()
 
 
 @contextlib.contextmanager
@@ -193,8 +135,8 @@ def _errors_about(asked: ParsedRequest, request: Request) -> Iterator[None]:
 
 async def _answers(items: AsyncIterator[Item]) -> list[Answer]:
     """Return all answers once they have ended."""
-    answers: list[Answer] = []
+    answers: dict[int, Answer] = {}
     async for item in items:
         if item is not None:
             take(item, answers)
-    return answers
+    return in_order(answers)

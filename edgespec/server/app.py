@@ -80,7 +80,8 @@ def create_app(
     """
     from .. import __version__
 
-    queue, keys, limits = RequestQueue(settings.max_queue), Keys(settings), Limits(settings)
+    queue = RequestQueue(settings.max_queue, engine.n_slots)
+    keys, limits = Keys(settings), Limits(settings)
     request_log = None
     if settings.request_log:
         request_log = RequestLog(settings.request_log, with_contents=settings.request_log_contents)

@@ -51,13 +51,13 @@ class PreparedRequest(NamedTuple):
     """A request as the engine takes it.
 
     prompts: the token ids of each prompt. constraint: the constraint on the answer, None if there
-    is none. reader: finds reasoning and calls in the answer; None if it can have neither.
-    prediction: the token ids of a predicted output.
+    is none. readers: one for each choice, which finds reasoning and calls in it; none if answers
+    can have neither. prediction: the token ids of a predicted output.
     """
 
     prompts: Sequence[list[int]]
     constraint: Constraint | None = None
-    reader: Reader | None = None
+    readers: Sequence[Reader] = ()
     prediction: Sequence[int] = ()
 
 
@@ -144,8 +144,9 @@ class Writer(ABC):
     """Writes the answers to one request, in pieces or as one response.
 
     Pieces are server-sent events. `opening` is called first, while the request may still wait. For
-    each answer in turn, `begin` is called, then `part` for each event, then `end`. After all
-    answers `close` is called. `alive` and `fail` may be called at any time after `opening`.
+    each answer, `begin` is called, then `part` for each event, then `end`; several answers may be
+    under way at once. After all answers `close` is called. `alive` and `fail` may be called at any
+    time after `opening`.
     """
 
     def opening(self) -> Iterable[str]:

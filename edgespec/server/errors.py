@@ -130,6 +130,15 @@ def shutting_down() -> ApiError:
     )
 
 
+def replaced() -> ApiError:
+    """Return the error (409) for a request whose slot a later one of its owner has taken over."""
+    return ApiError(
+        409,
+        'a later request with on_busy "replace" and the same key has ended this one',
+        code="replaced",
+    )
+
+
 def instead_of(path: str) -> str:
     """Return advice on what to use instead of another server's endpoint, "" if it is unknown."""
     return _PATHS.get(path.rstrip("/"), "")

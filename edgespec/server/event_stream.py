@@ -30,14 +30,19 @@ async def looks(look: Callable[[], None]) -> None:
         look()
 
 
-def take(item: tuple[int, Event], answers: list[Answer]) -> bool:
+def take(item: tuple[int, Event], answers: dict[int, Answer]) -> bool:
     """Add an event to its answer. Return True if the answer begins with it."""
     index, event = item
-    begins = index == len(answers)
+    begins = index not in answers
     if begins:
-        answers.append(Answer())
+        answers[index] = Answer()
     answers[index].take(event)
     return begins
+
+
+def in_order(answers: dict[int, Answer]) -> list[Answer]:
+    """Return answers by their numbers; several may have been generated at once."""
+    return [answers[index] for index in sorted(answers)]
 
 
 class EventStream(Response):
@@ -76,14 +81,14 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _texts(self) -> AsyncIterator[str]:
-        answers: list[Answer] = []
+        answers: dict[int, Answer] = {}
         try:
             for text in self._writer.opening():
                 yield text
             async for item in self._items:
                 for text in self._pieces(item, answers):
                     yield text
-            for text in self._writer.close(answers):
+            for text in self._writer.close(in_order(answers)):
                 yield text
         except Exception as error:
             self._log["error"] = type(error).__name__
@@ -91,7 +96,7 @@ class EventStream(Response):
             for text in self._writer.fail(as_api_error(error, request_id), request_id):
                 yield text
 
-    def _pieces(self, item: Item, answers: list[Answer]) -> Iterable[str]:
+    def _pieces(self, item: Item, answers: dict[int, Answer]) -> Iterable[str]:
         """Yield the texts to send for an event, or a sign of life if it is time for one."""
         writer = self._writer
         if item is None:

@@ -204,6 +204,7 @@ _WHY = {
     403: "A host or an origin that is not allowed",
     404: "No such model or path",
     405: "Not with this method",
+    409: 'A later request with on_busy "replace" and the same key has ended this one',
     413: "The body is too large",
     415: "The body is not JSON",
     429: "The queue is full or a limit is reached; `Retry-After` says when to come again",
@@ -311,7 +312,7 @@ def _vocabulary() -> dict[str, Any]:
 
 def _generate(summary: str, request: type[Struct], answer: type[Struct] = Answer) -> dict[str, Any]:
     operation = _post(summary, _ref(request), _json(_ref(answer)) | {"text/event-stream": {}})
-    operation["responses"] |= _errors(429, 503)
+    operation["responses"] |= _errors(409, 429, 503)
     return operation
 
 

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from ..chat.encoder import ConversationEncoder
 from ..chat.messages import Message
 from ..chat.options import AnswerOptions
+from ..chat.reader import Reader
 from ..chat.request import GenerationRequest
 from ..config import SamplingParams
 from ..constraints.compiler import compiled_at_once
@@ -118,11 +119,11 @@ class Preparation:
         tokenized = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
         if tokenized.options is None and not asked.form:
             return PreparedRequest(tokenized.prompts, prediction=tokenized.prediction)
-        owner = client_of(request.scope).owner
+        owner, params = client_of(request.scope).owner, asked.request.params
 
         def work(stopped: Stopped) -> PreparedRequest:
             try:
-                return self._compiled(asked.request.params, tokenized, owner, stopped)
+                return self._compiled(params, asked.request.n, tokenized, owner, stopped)
             except ConfigError as error:
                 raise bad_value(self._place_of(asked, owner), str(error)) from None
 
@@ -208,16 +209,20 @@ class Preparation:
         return None if options == AnswerOptions() and form.reasoning is None else options
 
     def _compiled(
-        self, params: SamplingParams, found: _Tokenized, owner: str, stopped: Stopped
+        self, params: SamplingParams, n: int, found: _Tokenized, owner: str, stopped: Stopped
     ) -> PreparedRequest:
         engine, options = self._engine, found.options
-        reader = engine.reader(params, options, found.rendered, owner) if options else None
-        if reader:
+        readers: list[Reader] = []
+        while options and len(readers) < n:
+            reader = engine.reader(params, options, found.rendered, owner)
+            if reader is None:
+                break
             reader.feed(found.begun)
+            readers.append(reader)
         if stopped():
             raise shutting_down()
         constraint = engine.constraint(params, options, found.rendered, owner)
-        return PreparedRequest(found.prompts, constraint, reader, found.prediction)
+        return PreparedRequest(found.prompts, constraint, readers, found.prediction)
 
     def _place_of(self, asked: ParsedRequest, owner: str) -> str:
         """Return the field of the request that holds the form or tool that cannot be compiled."""

@@ -356,7 +356,9 @@ def test_what_is_impossible_is_still_json(engine):
     told = Envelope(model="m", tokenizer=engine.tokenizer, fingerprint="f", logprobs=True)
     impossible = Logprob(float("-inf"), ((97, float("-inf")),))
     event = Event("token", 97, "a", logprob=impossible)
-    (sent,) = ChatWriter(told, has_parts=False).part(0, event)
+    writer = ChatWriter(told, has_parts=False)
+    writer.begin(0)
+    (sent,) = writer.part(0, event)
     choice = json.loads(sent.removeprefix("data: "))["choices"][0]
     entry = choice["logprobs"]["content"][0]
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0

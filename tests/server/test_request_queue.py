@@ -208,3 +208,137 @@ async def test_who_has_not_begun_is_refused_before_the_queue_grows():
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)
+
+
+async def test_as_many_run_as_there_are_slots():
+    callers = Callers(RequestQueue(8, 3))
+    tasks = [await callers.start(i) for i in range(5)]
+    assert callers.order == [0, 1, 2]
+    assert (callers.queue.n_running, callers.queue.n_waiting) == (3, 2)
+    callers.leave[1].set()
+    await settle()
+    assert callers.order == [0, 1, 2, 3]
+    for i in (0, 2, 3):
+        callers.leave[i].set()
+    await settle()
+    callers.leave[4].set()
+    await asyncio.gather(*tasks)
+    assert (callers.queue.n_running, callers.queue.n_waiting) == (0, 0)
+
+
+async def test_a_free_slot_goes_to_the_client_with_the_fewest_running_requests():
+    callers = Callers(RequestQueue(16, 3))
+    names = ["a1", "a2", "a3", "a4", "a5", "b1", "b2", "c1"]
+    tasks = [await callers.start(name) for name in names]
+    for name in ("a1", "a2", "a3", "b1", "c1"):
+        callers.leave[name].set()
+        await settle()
+    # b, then c; then b again or a, whoever has fewer running
+    assert callers.order == ["a1", "a2", "a3", "b1", "c1", "a4", "b2", "a5"]
+    for name in ("a4", "b2", "a5"):
+        callers.leave[name].set()
+    await asyncio.gather(*tasks)
+
+
+class Replacing(Callers):
+    """Callers of which each has the owner that its first letter names. cancelled: who was ended."""
+
+    def __init__(self, queue):
+        super().__init__(queue)
+        self.ended = []
+
+    async def call(self, name, on_busy="wait"):
+        self.leave[name] = asyncio.Event()
+        async with self.queue.acquire(name[0], owner=name[0], on_busy=on_busy) as place:
+            place.cancel = lambda: (self.ended.append(name), self.leave[name].set())
+            self.order.append(name)
+            await self.leave[name].wait()
+            return place.is_replaced
+
+    async def start(self, name, on_busy="wait"):
+        task = asyncio.create_task(self.call(name, on_busy))
+        await settle()
+        return task
+
+
+async def test_a_request_takes_over_the_slot_of_its_owners_oldest_one():
+    callers = Replacing(RequestQueue(1, 2))
+    first, other = await callers.start("a1"), await callers.start("b1")
+    waiting = await callers.start("c1")
+    second = await callers.start("a2", "replace")  # although the queue is full
+    assert await first
+    assert (callers.ended, callers.order) == (["a1"], ["a1", "b1", "a2"])
+    third = await callers.start("a3", "replace")
+    assert callers.order[-1] == "a3"
+    assert callers.ended == ["a1", "a2"]
+    for name in ("b1", "a3"):
+        callers.leave[name].set()
+        await settle()
+    callers.leave["c1"].set()
+    assert await asyncio.gather(second, other, third, waiting) == [True, False, False, False]
+
+
+async def test_who_has_nothing_to_replace_waits_and_who_wants_no_wait_is_refused():
+    callers = Replacing(RequestQueue(1))
+    first = await callers.start("a1")
+    with pytest.raises(ApiError, match="all slots are busy") as refused:
+        await callers.call("b1", "error")
+    assert (refused.value.status, refused.value.code) == (429, "busy")
+    second = await callers.start("b2", "replace")
+    assert not callers.ended
+    callers.leave["a1"].set()
+    await settle()
+    callers.leave["b2"].set()
+    await asyncio.gather(first, second)
+    last = await callers.start("b3", "error")
+    assert callers.order[-1] == "b3"
+    callers.leave["b3"].set()
+    await last
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_request_that_replaces_may_end_before_its_turn(closes):
+    queue = RequestQueue(8)
+    callers = Replacing(queue)
+
+    async def stubborn():
+        async with queue.acquire("a", owner="a"):
+            await gate.wait()
+
+    gate = asyncio.Event()
+    first = asyncio.create_task(stubborn())
+    await settle()
+    replacing, next_one = await callers.start("a2", "replace"), None
+    assert queue.n_waiting == 1
+    if closes:
+        queue.close()
+    else:
+        next_one = await callers.start("c1")
+        replacing.cancel()
+    await asyncio.wait([replacing])
+    assert replacing.cancelled() or replacing.exception().status == 503
+    gate.set()
+    await first
+    await settle()
+    if next_one:
+        assert callers.order == ["c1"]
+        callers.leave["c1"].set()
+        await next_one
+    assert (queue.n_running, queue.n_waiting) == (0, 0)
+
+
+async def test_one_more_slot_for_a_request_is_not_refused_by_a_full_queue():
+    queue = RequestQueue(0, 2)
+    got = []
+
+    async def more():
+        async with queue.acquire("a", is_more=True):
+            got.append(True)
+
+    async with queue.acquire("a"):
+        async with queue.acquire("b"):
+            task = asyncio.create_task(more())
+            await settle()
+            assert not got
+        await task
+    assert got

@@ -114,6 +114,24 @@ def test_whole_answers(client, key):
     assert n < answer["usage"]["completion_tokens"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_of_several_choices_has_its_reasoning_and_calls(client, events, stream):
+    key = "think and call"
+    _, _, reasoning, calls = SCRIPTS[key]
+    response = client.post(CHAT, json=asked(key, n=3, stream=stream))
+    if stream:
+        chunks = [choice for e in events(response.text)[:-1] for choice in e["choices"]]
+        apart = [[{"choices": [c]} for c in chunks if c["index"] == i] for i in range(3)]
+        messages = [accumulated(each)[0] for each in apart]
+    else:
+        messages = [choice["message"] for choice in response.json()["choices"]]
+    assert len(messages) == 3
+    for message in messages:
+        told = [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]]
+        assert told == calls
+        assert message["reasoning"] == reasoning
+
+
 def test_a_call_that_a_form_spells_is_content(client, events):
     body = asked("quoted", structured_outputs={"regex": "x (?s:.*)"})
     choice = client.post(CHAT, json=body).json()["choices"][0]

@@ -20,8 +20,9 @@ BLOCKING = {
     "tokenize", "urlopen", "wait", "write_bytes", "write_text",
 }  # fmt: skip
 ON_THE_LOOP = {
-    ("edgespec/server/answering.py", "self._queue.acquire"): "is entered with `async with`",
     ("edgespec/server/event_stream.py", "text.encode"): "of one event",
+    ("edgespec/server/generation.py", "self._queue.acquire"): "is entered with `async with`",
+    ("edgespec/server/generation.py", "task.result"): "of a task that is done",
     ("edgespec/server/verification/websocket.py", "compile"): "is a coroutine",
     ("edgespec/server/verification/websocket.py", "reading.result"): "of a task that is done",
     ("edgespec/server/verification/websocket.py", "self._sessions.compile"): "returns a future",

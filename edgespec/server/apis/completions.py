@@ -61,7 +61,9 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     params = serving.filling.ended(params, prompts)
     envelope = envelope_of(given, serving, logprobs=params.logprobs is not None)
     return ParsedRequest(
-        request=GenerationRequest(prompts=prompts, params=params),
+        request=GenerationRequest(
+            prompts=prompts, params=params, n=given.n or 1, on_busy=given.on_busy or "wait"
+        ),
         writer=lambda prepared: TextWriter(envelope, [*map(len, prepared.prompts)]),
         model=given.model,
         stream=bool(given.stream),

@@ -58,6 +58,15 @@ Top = Annotated[int, Meta(ge=0, le=20)]
 Budget = Annotated[int, Meta(ge=-1, le=_INT32)]
 
 
+OnBusy = Annotated[
+    Literal["wait", "error", "replace"] | None,
+    about(
+        "If all slots are taken: wait; error: be refused with status 429; replace: end the running "
+        "request of this key that began first, and take its slot (default: wait)"
+    ),
+]
+
+
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a streamed answer."""
 
@@ -189,7 +198,14 @@ class Generation(Request, frozen=True, kw_only=True):
     structured_outputs: Annotated[
         StructuredOutputs | None, about("A form of the answer, under vLLM's names")
     ] = None
-    n: Annotated[Literal[1] | None, only("one answer a request")] = None
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=128)] | None,
+        about(
+            "Answers to each prompt (default: 1). The first has the request's seed, and each other "
+            "one a seed that follows from it"
+        ),
+    ] = None
+    on_busy: OnBusy = None
     user: Annotated[str | None, IGNORED] = None
     metadata: Annotated[dict[str, Any] | None, IGNORED] = None
     store: Annotated[bool | None, IGNORED] = None

@@ -51,6 +51,7 @@ class NativeRequest(Generation, frozen=True, kw_only=True):
     ] = None
     return_tokens: Annotated[bool | None, about("Return the ids of the answer's tokens")] = None
     samplers: Annotated[Any, _EDITORS] = None
+    n: Annotated[Literal[1] | None, only("one answer a request")] = None
     n_indent: Annotated[Any, _EDITORS] = None
     n_cmpl: Annotated[Any, _EDITORS] = None
     n_keep: Annotated[Any, _EDITORS] = None
@@ -115,7 +116,7 @@ def _parsed(given: NativeRequest, serving: ServedModel, prompt: Any) -> ParsedRe
     params = serving.filling.ended(params, [prompt])
     limit_s = (given.t_max_predict_ms or 0) / 1e3
     return ParsedRequest(
-        request=GenerationRequest(prompts=[prompt], params=params),
+        request=GenerationRequest(prompts=[prompt], params=params, on_busy=given.on_busy or "wait"),
         writer=lambda prepared: NativeWriter(given, serving, params, prepared),
         model=given.model,
         stream=bool(given.stream),

@@ -24,8 +24,8 @@ class Envelope:
     """The fields of a response other than its answers, and the options for writing it.
 
     logprobs: report log-probabilities. ids_for_tokens: name tokens in log-probabilities as
-    token_id:…. with_usage: end a stream with a chunk that has the token counts. with_all_usage:
-    give the counts so far in every chunk.
+    token_id:…. n: the number of answers to each prompt. with_usage: end a stream with a chunk that
+    has the token counts. with_all_usage: give the counts so far in every chunk.
     """
 
     model: str
@@ -33,6 +33,7 @@ class Envelope:
     fingerprint: str
     logprobs: bool = False
     ids_for_tokens: bool = False
+    n: int = 1
     with_usage: bool = False
     with_all_usage: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -53,6 +54,7 @@ def envelope_of(given: Generation, serving: ServedModel, *, logprobs: bool) -> E
         fingerprint=serving.fingerprint,
         logprobs=logprobs,
         ids_for_tokens=bool(given.return_tokens_as_token_ids),
+        n=given.n or 1,
         with_usage=with_usage,
         with_all_usage=with_usage and bool(options and options.continuous_usage_stats),
     )
@@ -88,21 +90,20 @@ class CompletionsWriter(Writer):
 
     def __init__(self, envelope: Envelope, n_prompt_tokens: Sequence[int] = ()) -> None:
         self._envelope = envelope
-        self._offsets = Offsets(envelope.tokenizer)
+        self._offsets: dict[int, Offsets] = {}  # those of each answer that has begun
         self._n_prompt_tokens = n_prompt_tokens
-        self._n_answers = self._n_emitted = 0
+        self._n_emitted = 0
 
     def begin(self, index: int) -> Iterable[str]:
         """Return the chunk that opens an answer, if this kind of response has one."""
-        self._offsets = Offsets(self._envelope.tokenizer)
-        self._n_answers = index + 1
+        self._offsets[index] = Offsets(self._envelope.tokenizer)
         opening = self._opening()
         return [self._chunk({"index": index, **opening})] if opening else []
 
     def part(self, index: int, event: Event) -> Iterable[str]:
         """Return a chunk for each part of an event; the first has the log-probabilities."""
         self._n_emitted += event.token is not None
-        logprobs = self._event_logprobs(event)
+        logprobs = self._event_logprobs(event, self._offsets[index])
         parts = self._parts(event)
         if logprobs is not None and not parts:
             parts = [self._nothing()]
@@ -169,7 +170,8 @@ class CompletionsWriter(Writer):
     def _chunk(self, choice: Mapping[str, Any], **more: Any) -> str:
         usage: dict[str, Any] = {"usage": None} if self._envelope.with_usage else {}
         if self._envelope.with_all_usage:
-            n_prompt = sum(self._n_prompt_tokens[: self._n_answers])
+            begun = {index // self._envelope.n for index in self._offsets}
+            n_prompt = sum(self._n_prompt_tokens[prompt] for prompt in begun)
             usage["usage"] = _counts(n_prompt, self._n_emitted)
         return data_event(self._response([choice], self.chunk_kind) | more | usage)
 
@@ -193,12 +195,13 @@ class CompletionsWriter(Writer):
         return dict(self._said(answer)) | {"index": index, "logprobs": logprobs} | _ending(answer)
 
     def _usage(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Return the token counts of all answers together."""
+        """Return the token counts of all answers together, which count each prompt once."""
         counted = stats_of(answers)
-        prompt = sum(s.num_prompt_tokens for s in counted)
+        first = counted[:: self._envelope.n]
+        prompt = sum(s.num_prompt_tokens for s in first)
         emitted = sum(s.num_emitted_tokens for s in counted)
         return _counts(prompt, emitted) | {
-            "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in counted)},
+            "prompt_tokens_details": {"cached_tokens": sum(s.num_cached_tokens for s in first)},
             "completion_tokens_details": {
                 f"{what}_prediction_tokens": sum(
                     getattr(s, f"num_{what}_prediction_tokens") for s in counted
@@ -207,14 +210,14 @@ class CompletionsWriter(Writer):
             },
         }
 
-    def _event_logprobs(self, event: Event) -> dict[str, Any] | None:
+    def _event_logprobs(self, event: Event, offsets: Offsets) -> dict[str, Any] | None:
         """Return the log-probabilities of an event's token, None if they are not to be shown."""
         token = event.token
         if token is None or not event.logprob or not self._envelope.logprobs:
             return None
         if self._is_hidden_end(token):
             return None
-        return self._logprobs([(token, event.logprob)], self._offsets)
+        return self._logprobs([(token, event.logprob)], offsets)
 
     def _is_hidden_end(self, token: int) -> bool:
         """Return True for end tokens without text, unless the client asked for token ids."""

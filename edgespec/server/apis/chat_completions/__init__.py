@@ -48,9 +48,11 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
             prediction=text_of(given.prediction.content) if given.prediction else "",
             parse_special=bool(given.parse_special),
             continues=given.continue_final_message,
+            n=given.n or 1,
+            on_busy=given.on_busy or "wait",
         ),
         writer=lambda prepared: ChatWriter(
-            envelope, [*map(len, prepared.prompts)], has_parts=prepared.reader is not None
+            envelope, [*map(len, prepared.prompts)], has_parts=bool(prepared.readers)
         ),
         model=given.model,
         stream=bool(given.stream),

@@ -70,6 +70,7 @@ def _asked(given: CountRequest, serving: ServedModel) -> ParsedRequest:
             params=serving.params(named),
             options=options,
             continues=True if answers and given.messages[-1].role == "assistant" else None,
+            on_busy=(isinstance(given, MessagesRequest) and given.on_busy) or "wait",
         ),
         writer=lambda prepared: MessagesWriter(serving.model, len(prepared.prompts[0])),
         model=given.model,

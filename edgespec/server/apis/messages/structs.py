@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from ..fields import (
     IGNORED,
     Length,
+    OnBusy,
     Request,
     Streamed,
     ToolName,
@@ -169,6 +170,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True):
         about("Texts that end the answer and are not part of it"),
     ] = None
     stream: Streamed = None
+    on_busy: OnBusy = None
     thread: Annotated[dict[str, Any] | None, only(STATELESS)] = None
     metadata: Annotated[dict[str, Any] | None, IGNORED] = None
     service_tier: Annotated[str | None, IGNORED] = None

@@ -43,7 +43,11 @@ def parse(body: bytes, serving: ServedModel) -> ParsedRequest:
     talk = _talk(given)
     return ParsedRequest(
         request=GenerationRequest(
-            messages=talk.messages, params=params, options=options, continues=False
+            messages=talk.messages,
+            params=params,
+            options=options,
+            continues=False,
+            on_busy=given.on_busy or "wait",
         ),
         writer=lambda _: ResponsesWriter(given, values, serving.model),
         model=given.model,

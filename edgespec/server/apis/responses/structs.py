@@ -15,6 +15,7 @@ from ..fields import (
     IGNORED,
     TOO_DEEP,
     Length,
+    OnBusy,
     Request,
     Streamed,
     ToolName,
@@ -195,6 +196,7 @@ class ResponsesRequest(Request, frozen=True, kw_only=True):
     """The body of `/v1/responses`."""
 
     input: Annotated[str | Items, about("The conversation: a text of the user, or items")]
+    on_busy: OnBusy = None
     instructions: Annotated[str | None, about("A system prompt before the input")] = None
     tools: Annotated[
         Annotated[list[FlatTool], Meta(max_length=512)] | None,
