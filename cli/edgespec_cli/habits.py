@@ -130,15 +130,15 @@ _ONE_GPU = "--device names the GPUs to use (-dev Vulkan0), llama.cpp divides a m
 _SAMPLERS = "--temp, --top-k, --top-p, --min-p and the penalties decide; leave it out"
 _EMBEDDINGS = "edgespec writes answers, no embeddings; llama-server --embedding does that"
 _TOGETHER = (
-    "answers of `edgespec serve` are given one after another, and only devices that draft "
-    "are verified together; leave it out"
+    "`edgespec serve --slots N` gives N answers at once, and always verifies devices together; "
+    "leave it out"
 )
 _NGRAMS = (
     "the longest earlier passage that fits is taken, so no length is set; --spec-draft-n-max and "
     "--spec-draft-n-min bound the draft"
 )
 _CACHE_FILES = "--draft-corpus PATH drafts from documents, --draft-memory disk from kept answers"
-_DEVICES = "`edgespec run` gives one answer; `edgespec serve -np N` is for N devices that draft"
+_DEVICES = "`edgespec run` gives one answer; `edgespec serve --slots N` gives N answers at once"
 
 HINTS = {
     "-b": _BATCHES,
@@ -228,7 +228,6 @@ HINTS = {
     "--sampling-seq": _SAMPLERS,
     "--single-turn": _KINDS,
     "--slot-save-path": "prompts that were read are kept in memory alone; leave it out",
-    "--slots": "/metrics of `edgespec serve` shows what runs; leave it out",
     "--spec-ngram-min-hits": _NGRAMS,
     "--spec-ngram-size-m": _NGRAMS,
     "--spec-ngram-size-n": _NGRAMS,
@@ -389,8 +388,8 @@ def remark_devices(args: list[str]) -> None:
     """
     if is_terminal(sys.stderr) and any(word.startswith("-np") for word in args):
         say(
-            "note: -np is the number of devices whose drafts are verified together; answers over "
-            "the APIs are given one after another",
+            "note: -np is the number of devices whose drafts are verified together; --slots is the "
+            "number of answers over the APIs at once",
             err=True,
         )
 

@@ -11,6 +11,7 @@ import click
 import cloup
 from click.core import ParameterSource
 
+from edgespec.config import EngineConfig
 from edgespec.server.settings import ServerSettings
 from edgespec.setting import settings_of
 
@@ -90,6 +91,14 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         help="If there is no API key, also accept requests that call the server by this name, such "
         "as host.docker.internal; can be given several times.",
     ),
+    setting(
+        EngineConfig,
+        "n_slots",
+        "--slots",
+        default=0,
+        show_default="as many as memory allows, at most 4",
+        help="Number of API requests that are answered at once, each with a context of -c tokens.",
+    ),
     _setting("max_queue"),
     _setting("requests_per_minute"),
     _setting("tokens_per_day"),
@@ -107,7 +116,7 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         type=click.IntRange(0, 256),
         default=16,
         help="Largest number of devices that have a KV cache here at the same time; 0 to verify no "
-        "drafts. Requests to the APIs are answered one after another in any case.",
+        "drafts. For requests to the APIs there is --slots.",
     ),
     option(
         "--ctx-size-sessions",
@@ -132,11 +141,11 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
 def serve(ctx: click.Context) -> int:
     """Serve a model through OpenAI's API, and verify drafts of devices.
 
-    Requests of OpenAI's API are answered one after the other. Devices that use --verifier send
-    drafts, and the drafts of several devices are verified together. The sampling options are the
-    defaults of requests that do not set them. Every request is logged as a line on stderr, without
-    its text. If stderr is not a terminal, the lines are JSON objects. Ctrl-C or SIGTERM ends the
-    server.
+    Several requests to the APIs are answered at once, as --slots says. Devices that use --verifier
+    send drafts, and the drafts of several devices are verified together. The sampling options are
+    the defaults of requests that do not set them. Every request is logged as a line on stderr,
+    without its text. If stderr is not a terminal, the lines are JSON objects. Ctrl-C or SIGTERM
+    ends the server.
     """
     root = ctx.find_root().params
     with_module = bool(root.get("debug") or root.get("verbose"))
@@ -160,7 +169,8 @@ def _serve(ctx: click.Context) -> int:
             first = " (the model's speed is measured first)" if engine.idle_work.is_urgent else ""
             say(
                 f"serving {settings.model} at {url} · OpenAI's API under {url}/v1 · "
-                f"{_context(engine)} · speculation: {engine.describe()['speculation']}{first}"
+                f"{_context(engine)} · {counted(engine.n_slots, 'slot')} · "
+                f"speculation: {engine.describe()['speculation']}{first}"
             )
             say(f"sampling: {engine.sampling.describe(settings.sampling)}")
             if sessions is not None:

@@ -65,6 +65,11 @@ def connect(
     """
     remote = remote if isinstance(remote, RemoteConfig) else RemoteConfig(remote)
     config = build(EngineConfig, options)
+    if config.n_slots > 1:
+        raise ConfigError(
+            f"n_slots is {config.n_slots}, but a target on another machine answers one request at "
+            "a time; connect once for each"
+        )
     spec = configured(speculative_config)
     draft = draft or spec.model
     meter = LoadMeter()

@@ -85,7 +85,7 @@ def test_a_bare_word_is_a_prompt_only_with_a_text(edgespec_cli):
         (("serve", "--embedding"), "has no --embedding: edgespec writes answers"),
         (("serve", "--metrics"), "has no --metrics: `edgespec serve` always has /metrics"),
         (("serve", "-mg", "0"), "has no -mg: --device names the GPUs to use"),
-        (("serve", "-cb"), "has no -cb: answers of `edgespec serve` are given one after another"),
+        (("serve", "-cb"), "has no -cb: `edgespec serve --slots N` gives N answers"),
         (("run", "-np", "4", "hi"), "has no -np: `edgespec run` gives one answer"),
         (
             ("run", "--lookup-ngram-min", "2", "hi"),

@@ -58,12 +58,13 @@ def test_one_line_says_where_and_what(edgespec_cli, started):
     assert result.exit_code == 0
     assert re.fullmatch(
         r"serving toy at (http://127\.0\.0\.1:\d+) · OpenAI's API under \1/v1 · "
-        r"context \d+ · speculation: prompt lookup\nsampling: greedy\n"
+        r"context \d+ · 1 slot · speculation: prompt lookup\nsampling: greedy\n"
         r"verifying for no devices: this target keeps one .*\n",
         result.stdout,
     )
     engine, settings, sock = started[0]
     assert settings.model == "toy"
+    assert edgespec_cli.loaded["n_slots"] == 0  # as many as fit
     with pytest.raises(edgespec.EdgeSpecError, match="closed"):
         engine.generate("x")
     assert sock.fileno() == -1
@@ -121,12 +122,12 @@ def test_options_reach_engine_and_server(edgespec_cli, started, tls):
         "--cors-origin", "https://a.example", "--max-prompt-tokens", "500", "--grace", "2",
         "--tls-cert", str(tls / "cert.pem"), "--tls-key", str(tls / "key.pem"),
         "--max-body-bytes", "5000", "--requests-per-minute", "9", "--tokens-per-day", "99",
-        "--request-log", "log.jsonl", "--request-log-contents",
+        "--request-log", "log.jsonl", "--request-log-contents", "--slots", "3",
         env={"EDGESPEC_API_KEY": "from-environment"},
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     _, settings, _ = started[0]
-    assert edgespec_cli.loaded["n_ctx"] == 1024
+    assert (edgespec_cli.loaded["n_ctx"], edgespec_cli.loaded["n_slots"]) == (1024, 3)
     assert settings.api_keys == ("from-environment", "from-file")
     assert settings.sampling == {"temperature": 0.5, "max_tokens": 99}
     assert (settings.model, settings.max_queue, settings.grace_s) == ("robot", 3, 2)

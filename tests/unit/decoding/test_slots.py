@@ -18,6 +18,7 @@ from edgespec import (
     SpeculativeConfig,
     ToyModel,
     ToyTokenizer,
+    connect,
     drafters,
 )
 from edgespec.decoding import slots as slots_module
@@ -468,3 +469,8 @@ def test_an_owners_next_answer_drafts_from_what_it_got_in_another_slot():
         engine.generate("ab", max_tokens=3)
         known = [drafter.learned_tokens()["recycling"].tolist() for drafter in recycling]
         assert known[0] == known[1] != []
+
+
+def test_a_target_on_another_machine_has_one_slot():
+    with pytest.raises(ConfigError, match="n_slots is 2, but a target on another machine"):
+        connect("ws://127.0.0.1:1", n_slots=2)
