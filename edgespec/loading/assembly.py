@@ -18,10 +18,10 @@ from ..costs.online import Costs
 from ..costs.profiles import Profile
 from ..costs.threads import ThreadGovernor, governor_of
 from ..decoding.kept import Kept
-from ..decoding.owners import OwnRates
+from ..decoding.owners import OwnRates, RatesStore
 from ..decoding.session import Session
 from ..device import LoadMeter
-from ..drafters.base import Drafter, DrafterContext
+from ..drafters.base import Drafter, DrafterContext, Shared
 from ..engine import Engine
 from ..errors import ConfigError
 from ..policies.base import Policy, PolicyContext
@@ -57,10 +57,13 @@ class Speculation:
         )
 
 
-def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculation:
+def speculate(
+    context: DrafterContext, costs: Callable[[], Costs], store: RatesStore | None = None
+) -> Speculation:
     """Make the drafters and the policy that a configuration asks for.
 
-    costs: returns the costs of evaluations; it is called only if the policy decides by them.
+    costs: returns the costs of evaluations; it is called only if the policy decides by them. store:
+    what several sessions have learned.
     Raises ConfigError for unknown drafters and options, and for a drafter without the model that it
     needs.
     """
@@ -77,7 +80,7 @@ def speculate(context: DrafterContext, costs: Callable[[], Costs]) -> Speculatio
     made = drafters.make(entries, context) if depth else []
     said = [entry.summary for entry in entries if entry.name != "forced"]  # few requests use it
     summary = ", ".join(said) if made else ""
-    rates = OwnRates([*made, policy], policy.shared())
+    rates = OwnRates([*made, policy], policy.shared(), store)
     return Speculation(made, policy, summary or "off: not asked for", rates)
 
 
@@ -188,7 +191,7 @@ def assemble(
     governor = governor_of(target, [*targets, *drafts], loading)
     costs = functools.cache(lambda: _costs(profile, target, draft_model))
     company = _company(slots, governor)
-    made, sessions = [], []
+    made, sessions, store, shared = [], [], RatesStore(), Shared()
     for i, (model, drafting) in enumerate(zip(targets, drafts, strict=True)):
         states, requires = Features(), Requires()
         if isinstance(drafting, Head):  # switching hidden states on takes time: do it at load
@@ -201,8 +204,9 @@ def assemble(
             drafting,
             model.capabilities.max_leaves,
             states,
+            shared=shared,
         )
-        parts = speculate(context, costs)
+        parts = speculate(context, costs, store)
         verifier = local_verifier(
             model,
             governor,
