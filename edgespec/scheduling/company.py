@@ -72,7 +72,7 @@ class Member:
 
     @property
     def prefixes(self) -> SharedPrefixes:
-        """What the slots' caches have in common."""
+        """The prefixes that the slots' caches have in common."""
         return self._company.prefixes
 
     def leave(self) -> None:

@@ -70,7 +70,7 @@ class DeviceSlots(BatchedModel):
 
 
 class _DeviceTurn(Turn):
-    """What several devices want to have evaluated."""
+    """The tokens that several devices want to have evaluated."""
 
     def __init__(self, model: BatchedModel, first: int, items: Sequence[BatchItem]) -> None:
         super().__init__()

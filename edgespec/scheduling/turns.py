@@ -1,4 +1,4 @@
-"""A turn: what one user of a batched target wants to have evaluated next."""
+"""Turns: each holds what one user of a batched target wants to have evaluated next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Evaluation(NamedTuple):
 
 
 class Turn:
-    """What a user of the target wants to have evaluated. The user's thread waits until it is done.
+    """A wish of a user of the target to have something evaluated. Its thread waits until it is done.
 
     abort: as soon as it returns a reason, the user no longer waits. reads: the turn reads a prompt,
     so it may be cut into pieces and must not delay the others by much. is_held: the company is

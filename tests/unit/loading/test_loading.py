@@ -110,6 +110,7 @@ def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
     monkeypatch.setattr(loading, "tuned_options", lambda *_: {})
     monkeypatch.setattr(loading, "draft_paths", lambda *_: [])
     monkeypatch.setattr(loading, "open_model", lambda *_: target)
+    monkeypatch.setattr(loading, "slots_of", lambda *_: None)
     monkeypatch.setattr(loading, "load_first", lambda *_, **__: (None, draft))
     with pytest.raises(AttributeError):  # toys have no settings of a file
         loading.load("any")
