@@ -28,7 +28,8 @@ class Evaluation(NamedTuple):
 
 
 class Turn:
-    """A wish of a user of the target to have something evaluated. Its thread waits until it is done.
+    """Tokens that a user of the target wants to have evaluated. Its thread waits until that is
+    done.
 
     abort: as soon as it returns a reason, the user no longer waits. reads: the turn reads a prompt,
     so it may be cut into pieces and must not delay the others by much. is_held: the company is
