@@ -19,7 +19,7 @@ from ..sampling.randomness import seed_of_choice
 from ..types import Completion, Event
 from .base import ParsedRequest, PreparedRequest
 from .clients import client_of
-from .errors import replaced, shutting_down
+from .errors import ApiError, replaced, shutting_down
 from .limits import Limits
 from .metrics import Metrics
 from .request_queue import Place, RequestQueue
@@ -85,21 +85,33 @@ class Generation:
             await self._answer_in(place)
 
     async def _further(self) -> None:
-        """Answer in one more slot, if there is one before all answers have begun."""
+        """Answer in one more slot, whenever there is one before all answers have begun."""
+        task = asyncio.current_task()
+        assert task
         await self._is_read.wait()
         turn, owner = self._client.turn, self._client.owner
-        async with self._queue.acquire(turn, owner=owner, is_more=True) as place:
-            task = asyncio.current_task()
-            assert task
-            self._waiting.discard(task)
-            await self._answer_in(place)
+        while self._left:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    slot = self._queue.acquire(turn, owner=owner, is_more=True)
+                    place = await stack.enter_async_context(slot)
+                except ApiError:  # the server ends: the rest is answered in the first slot
+                    return
+                self._waiting.discard(task)
+                await self._answer_in(place, gives_way=True)
+            self._waiting.add(task)
 
-    async def _answer_in(self, place: Place) -> None:
-        """Generate one answer after another until all have begun."""
+    async def _answer_in(self, place: Place, *, gives_way: bool = False) -> None:
+        """Generate one answer after another until all have begun.
+
+        gives_way: stop after an answer if others wait for a slot.
+        """
         place.cancel = self._replace
         self._is_replaced = self._is_replaced or place.is_replaced
         while self._left and not self._is_replaced:
             await self._answer(self._left.popleft())
+            if gives_way and self._queue.n_waiting and not self._is_replaced:
+                return
         for task in self._waiting:
             task.cancel()
         if self._is_replaced:

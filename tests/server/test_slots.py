@@ -335,3 +335,24 @@ def test_a_client_that_leaves_ends_all_its_choices(served):
 def test_apis_without_choices_refuse_them(noisy, path, body):
     assert httpx.post(noisy[0] + path, json=body | {"n": 2}).status_code == 400
     ask(noisy[0], path, **body, on_busy="replace")
+
+
+def test_many_choices_of_one_key_do_not_hold_all_slots(served):
+    asking = Asking(served.url, "abc", ONE, n=8, max_tokens=3000)
+    until(lambda: served.queue.n_running == 2)
+    assert Asking(served.url, "cde", TWO).text == "fgh"
+    assert asking.answer is None
+    assert len(asking.wait()["choices"]) == 8
+
+
+def test_choices_that_have_no_slot_when_the_server_ends_are_still_answered(gates, running):
+    with engine_of(gates, 2) as engine, running(engine, grace_s=20) as server:
+        gates.shut_for("b")
+        other = Asking(server.url, "bcd")
+        until(lambda: server.queue.n_running == 1)
+        asking = Asking(server.url, "abc", n=3, max_tokens=1000)
+        until(lambda: server.queue.n_waiting == 1)
+        server.stop()
+        assert len(asking.wait()["choices"]) == 3
+        gates.open()
+        assert other.text == "efg"

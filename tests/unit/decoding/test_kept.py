@@ -16,7 +16,7 @@ from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
 from edgespec.decoding.kept import Kept, TokensFile, forget_learned
-from edgespec.decoding.owners import OwnRates
+from edgespec.decoding.owners import OwnRates, RatesStore
 from edgespec.drafters.base import NOWHERE, Role
 from edgespec.drafters.recycling import RecyclingDrafter
 from edgespec.loading import corpora
@@ -216,6 +216,29 @@ def test_a_learner_that_fails_harms_nobody(model, folder, caplog):
     kept.save()
     assert "cannot be kept" in caplog.text
     assert on_disk(folder) == {}
+
+
+def test_all_slots_begin_with_what_was_kept_and_any_of_them_adds_to_it(model, folder):
+    class Learner:
+        seen = 0
+
+        def learned(self):
+            return {"seen": self.seen}
+
+        def relearn(self, state):
+            self.seen = state.get("seen", 0)
+
+    for before in (0, 2):
+        store, kept = RatesStore(), Kept(model, None)
+        learners = Learner(), Learner()
+        first, second = (OwnRates([learner], store=store) for learner in learners)
+        kept.recall(first, second)
+        assert [learner.seen for learner in learners] == [before, before]
+        second.begin("")
+        learners[1].seen += 2
+        second.end()
+        kept.save()
+    assert on_disk(folder)["seen"] == 4
 
 
 @pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid"), reason="needs modes")

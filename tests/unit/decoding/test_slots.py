@@ -302,7 +302,7 @@ def test_a_request_replaces_the_one_of_its_owner_that_began_first():
 def test_a_request_without_one_to_replace_waits():
     with engine(2) as made, running(made, "two"), running(made, "two"):
         done = made.generate("abc", owner="one", on_busy="replace", time_limit_s=0.2)
-        assert done.finish_reason == "time_limit"
+        assert (done.finish_reason, done.token_ids) == ("time_limit", ())
 
 
 def test_a_slot_that_was_replaced_goes_to_no_other_request():
