@@ -316,6 +316,7 @@ async def test_a_request_that_replaces_may_end_before_its_turn(closes):
         next_one = await callers.start("c1")
         replacing.cancel()
     await asyncio.wait([replacing])
+    assert queue.n_waiting == (0 if closes else 1)
     assert replacing.cancelled() or replacing.exception().status == 503
     gate.set()
     await first
@@ -342,3 +343,23 @@ async def test_one_more_slot_for_a_request_is_not_refused_by_a_full_queue():
             assert not got
         await task
     assert got
+
+
+async def test_of_two_requests_that_replace_the_same_one_both_have_their_turn():
+    queue, gate = RequestQueue(8), asyncio.Event()
+    callers = Replacing(queue)
+
+    async def stubborn():
+        async with queue.acquire("a", owner="a"):
+            await gate.wait()
+
+    first = asyncio.create_task(stubborn())
+    await settle()
+    tasks = [await callers.start(name, "replace") for name in ("a1", "a2")]
+    gate.set()
+    await first
+    for name in ("a1", "a2"):
+        await settle()
+        callers.leave[name].set()
+    await asyncio.wait_for(asyncio.gather(*tasks), 20)
+    assert callers.order == ["a1", "a2"]

@@ -177,6 +177,19 @@ def test_a_conversation_that_runs_does_not_end_because_another_one_begins():
     assert set(two.draft(2)) == {ANSWER[0], 30}
 
 
+def test_the_same_question_in_two_slots_at_once_is_two_conversations():
+    one, two = two_talks()
+    one.ask(QUESTION)
+    two.ask(QUESTION)
+    for first, second in zip(ANSWER, range(30, 40), strict=False):
+        one.say(first)
+        two.say(second)
+    one.drafter.end()
+    two.drafter.end()
+    assert one.ask([1, 2, *ANSWER[:3]]).draft(3) == ANSWER[3:6]
+    assert two.ask([3, 4, 30, 31, 32]).draft(3) == [33, 34, 35]
+
+
 def test_answers_of_all_slots_are_written_once(tmp_path):
     path = tmp_path / "answers.i32"
     memories = Memories(lambda owner: Answers(journal=path))
