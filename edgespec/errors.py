@@ -22,7 +22,7 @@
     │   ├── VerifierUnavailable      a server cannot be reached, went away, or is full now
     │   ├── VerifierRefused          a server refused the key, model, vocabulary or request
     │   └── VerifierFault            a server's answer makes no sense
-    └── EngineBusy                   a second request while one is running
+    └── EngineBusy                   a request that finds no free slot, and must not wait
 
 Every message says what was found, what was expected and what to do.
 """
@@ -134,4 +134,4 @@ class VerifierFault(VerifierError):
 
 
 class EngineBusy(EdgeSpecError):
-    """A second request was made while another one is running."""
+    """A request found no free slot, and must not wait for one: see `on_busy` of EngineConfig."""

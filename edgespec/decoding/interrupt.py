@@ -16,11 +16,6 @@ class Interrupt:
         self._cancelled = threading.Event()
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
 
-    @property
-    def is_cancelled(self) -> bool:
-        """True after `cancel`."""
-        return self._cancelled.is_set()
-
     def cancel(self) -> None:
         """Cancel the request. It may be called from any thread."""
         self._cancelled.set()
