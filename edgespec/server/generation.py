@@ -57,22 +57,22 @@ class Generation:
 
     async def run(self, admitted: Callable[[], None] | None) -> None:
         """Generate all answers; admitted, and the errors, as in `RequestQueue.acquire`."""
-        tasks = {asyncio.create_task(self._first(admitted))}
+        first = asyncio.create_task(self._first(admitted))
         self._waiting = {
             asyncio.create_task(self._further())
             for _ in range(min(self._queue.n_slots, len(self._left)) - 1)
         }
-        tasks |= self._waiting
+        tasks = running = {first, *self._waiting}
         try:
-            while tasks:
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     if not task.cancelled():
                         task.result()
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)  # several may have failed at once
 
     async def _first(self, admitted: Callable[[], None] | None) -> None:
         """Answer in the slot that the request waits for in the queue."""
