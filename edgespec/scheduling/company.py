@@ -124,7 +124,6 @@ class Company:
         self._line: deque[Turn] = deque()  # turns that are carried out one after another
         self._busy = self._closed = False
         self._thread: threading.Thread | None = None
-        self._ended = 0.0  # when the last evaluation ended
         self._usual_s = 0.0  # the time of evaluations lately
         self._token_s = 0.0  # seconds in which one token of a prompt is read, 0 if unknown
         self.n_evaluations = self.n_shared = self.n_drafts_shared = 0
@@ -158,13 +157,10 @@ class Company:
                 self._waiting.append((member, turn))
                 self._start()
                 self._changed.notify_all()
-        try:
-            if alone:
-                self._alone(turn)
-            else:
-                self._wait(member, turn)
-        finally:
-            member.ended = self._clock()
+        if alone:
+            self._alone(member, turn)
+        else:
+            self._wait(member, turn)
 
     def most_read(self, member: Member) -> int:
         """Return how many tokens of a prompt should be evaluated together for a member."""
@@ -225,13 +221,13 @@ class Company:
     def _others(self, member: Member) -> bool:
         return len(self._active) > (member in self._active)
 
-    def _alone(self, turn: Turn) -> None:
+    def _alone(self, member: Member, turn: Turn) -> None:
         try:
             turn.alone()
         finally:
             with self._changed:
                 self._busy = False
-                self._ended = self._clock()
+                member.ended = self._clock()
                 self.n_evaluations += 1
                 if self._waiting:
                     self._changed.notify_all()
@@ -314,8 +310,8 @@ class Company:
             self._failed(turns, error)
             return
         except BaseException as error:
-            for _, turn in turns:
-                self._end(turn, error, failed=True)
+            for member, turn in turns:
+                self._end(member, turn, error, failed=True)
             return
         now = self._clock()
         self._hold(chosen)
@@ -337,7 +333,6 @@ class Company:
         for (member, turn), its in zip(chosen, items, strict=True):
             mine, at = outputs[at : at + len(its)], at + len(its)
             self._hand_over(member, turn, mine, evaluation)
-        self._ended = self._clock()
 
     def _fitting(
         self, turns: list[tuple[Member, Turn]]
@@ -381,7 +376,7 @@ class Company:
         do not fit alone fail.
         """
         if len(turns) == 1:
-            self._end(turns[0][1], error, failed=True)
+            self._end(*turns[0], error, failed=True)
             return
         for _, turn in turns:
             turn.fail()
@@ -399,7 +394,7 @@ class Company:
                 turn.drop(outputs)
         except BaseException as failure:
             error = failure
-        self._end(turn, error)
+        self._end(member, turn, error)
 
     def _hold(self, turns: Sequence[tuple[Member, Turn]]) -> None:
         """Keep the users of these turns from leaving them, except those that have left already."""
@@ -413,10 +408,13 @@ class Company:
                 turn.is_held = False
             self._changed.notify_all()
 
-    def _end(self, turn: Turn, error: BaseException | None, *, failed: bool = False) -> None:
+    def _end(
+        self, member: Member, turn: Turn, error: BaseException | None, *, failed: bool = False
+    ) -> None:
         if failed:
             turn.fail()
         with self._changed:
+            member.ended = self._clock()
             turn.error, turn.is_held = error, False
             turn.is_done.set()
             self._changed.notify_all()

@@ -181,3 +181,11 @@ def test_a_member_gets_its_place_when_what_it_left_is_done():
     with pytest.raises(Aborted):
         other.join(lambda: "cancelled")
     company.close()
+
+
+def test_answers_stay_together():
+    """They would be evaluated in turns if nobody waited for those whose turn has just ended."""
+    sampling = {"max_tokens": 40, "ignore_eos": True}
+    with engine_of(2, slow=True, num_speculative_tokens=0) as engine:
+        together(*[lambda p=p: engine.generate(p, **sampling) for p in PROMPTS[:2]])
+        assert engine.company.n_shared > 20
