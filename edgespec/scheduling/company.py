@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..backends.base import BatchedModel, BatchItem
@@ -31,6 +32,19 @@ _LEAST_PATIENCE_S = 0.004
 _ALONE_S, _SHARED_S = 1.0, 0.3  # longest evaluations of a prompt's tokens
 _FEWEST, _MOST = 16, 512  # tokens of a prompt in an evaluation; kernels take 16 in equal time
 _LATEST = 0.25  # weight of the latest time in running means
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals of a company's evaluations.
+
+    shared_evaluations: those that continued several answers. shared_draft_evaluations: those that
+    held drafts of at least two answers. Answers that take turns share none.
+    """
+
+    evaluations: int = 0
+    shared_evaluations: int = 0
+    shared_draft_evaluations: int = 0
 
 
 class Controller(Protocol):
@@ -103,9 +117,7 @@ class Company:
     """Evaluates the turns of its members.
 
     prefixes: what the slots' caches have in common. n_members: how many members it has, active or
-    not. controller: makes drafts for turns that are evaluated together. n_evaluations: how many
-    evaluations there were. n_shared: how many of them continued several streams. n_drafts_shared:
-    how many held drafts of at least two streams.
+    not. controller: makes drafts for turns that are evaluated together.
     """
 
     def __init__(
@@ -126,7 +138,7 @@ class Company:
         self._thread: threading.Thread | None = None
         self._usual_s = 0.0  # the time of evaluations lately
         self._token_s = 0.0  # seconds in which one token of a prompt is read, 0 if unknown
-        self.n_evaluations = self.n_shared = self.n_drafts_shared = 0
+        self.counts = Counts()
 
     # --- what members call ---
 
@@ -214,7 +226,7 @@ class Company:
             turn.alone()
         finally:
             with self._changed:
-                self.n_evaluations += 1
+                self.counts.evaluations += 1
                 self._line.popleft()
                 self._changed.notify_all()
 
@@ -228,7 +240,7 @@ class Company:
             with self._changed:
                 self._busy = False
                 member.ended = self._clock()
-                self.n_evaluations += 1
+                self.counts.evaluations += 1
                 if self._waiting:
                     self._changed.notify_all()
 
@@ -316,7 +328,12 @@ class Company:
         now = self._clock()
         self._hold(chosen)
         n_rows = sum(item.n_logits for its in items for item in its)
-        streams = [its for (_, turn), its in zip(chosen, items, strict=True) if not turn.reads]
+        streams = [
+            item
+            for (_, turn), its in zip(chosen, items, strict=True)
+            for item in its
+            if not turn.reads
+        ]
         n_read = sum(
             len(item.tokens)
             for (_, turn), its in zip(chosen, items, strict=True)
@@ -419,9 +436,9 @@ class Company:
             turn.is_done.set()
             self._changed.notify_all()
 
-    def _count(self, streams: Sequence[Sequence[BatchItem]], seconds: float) -> None:
+    def _count(self, streams: Sequence[BatchItem], seconds: float) -> None:
         self._usual_s += _LATEST * (seconds - self._usual_s)
-        n_drafted = sum(any(item.n_logits > 1 for item in its) for its in streams)
-        self.n_evaluations += 1
-        self.n_shared += len(streams) > 1
-        self.n_drafts_shared += n_drafted > 1
+        n_drafted = sum(item.n_logits > 1 for item in streams)
+        self.counts.evaluations += 1
+        self.counts.shared_evaluations += len(streams) > 1
+        self.counts.shared_draft_evaluations += n_drafted > 1

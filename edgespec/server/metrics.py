@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..scheduling.company import Company, Counts
 from ..types import Stats
 from .preparation import Preparation
 from .request_queue import RequestQueue
@@ -26,7 +27,11 @@ class Metrics:
     """
 
     def __init__(
-        self, queue: RequestQueue, preparation: Preparation, sessions: Sessions | None = None
+        self,
+        queue: RequestQueue,
+        preparation: Preparation,
+        sessions: Sessions | None = None,
+        company: Company | None = None,
     ) -> None:
         self._registry = registry = CollectorRegistry()
 
@@ -70,6 +75,8 @@ class Metrics:
             Gauge(f"edgespec:{name}", what, registry=registry).set_function(value)
         if sessions is not None:
             registry.register(_Devices(sessions))
+        if company is not None:
+            registry.register(_Evaluations(company.counts))
 
     def finished(self, stats: Stats) -> None:
         """Count a complete answer."""
@@ -84,6 +91,22 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+class _Evaluations(Collector):
+    """Collects the totals of the target's evaluations."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current values."""
+        for name, what in (
+            ("evaluations", "Evaluations by the target"),
+            ("shared_evaluations", "Evaluations that continued several answers"),
+            ("shared_draft_evaluations", "Evaluations with drafts of at least two answers"),
+        ):
+            yield CounterMetricFamily(f"edgespec:{name}", what, getattr(self._counts, name))
 
 
 class _Devices(Collector):

@@ -14,7 +14,12 @@ from edgespec import Engine, ToyModel, ToyTokenizer
 from edgespec.decoding.session import Session
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.randomness import seed_of_choice
+from edgespec.scheduling.company import Company
+from edgespec.scheduling.together import Together
+from edgespec.server.metrics import Metrics
+from edgespec.server.request_queue import RequestQueue
 from edgespec.verifiers.local import LocalVerifier
+from tests.helpers.serving import Shared, toy
 
 TEXT = "/v1/completions"
 END = 256
@@ -356,3 +361,12 @@ def test_choices_that_have_no_slot_when_the_server_ends_are_still_answered(gates
         assert len(asking.wait()["choices"]) == 3
         gates.open()
         assert other.text == "efg"
+
+
+def test_shared_evaluations_are_counted():
+    company = Company(Shared([toy(), toy()]), Together(None))
+    company.counts.shared_draft_evaluations += 2
+    queue = RequestQueue(4, 2)
+    text = Metrics(queue, queue, None, company).text().decode()
+    assert "edgespec:shared_draft_evaluations_total 2.0" in text
+    assert "edgespec:evaluations_total 0.0" in text

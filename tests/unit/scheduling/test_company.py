@@ -81,8 +81,8 @@ def test_texts_are_those_of_lone_answers(separate, depth, temperature):
             if not temperature:
                 for each, prompt in zip(found, PROMPTS, strict=True):
                     assert each.token_ids == alone(prompt, **sampling)
-        assert (engine.company.n_shared > 0) != separate
-        assert (engine.company.n_drafts_shared > 0) != separate
+        assert (engine.company.counts.shared_evaluations > 0) != separate
+        assert (engine.company.counts.shared_draft_evaluations > 0) != separate
         if depth:
             assert sum(each.stats.num_accepted_draft_tokens for each in found) > 0
 
@@ -188,4 +188,4 @@ def test_answers_stay_together():
     sampling = {"max_tokens": 40, "ignore_eos": True}
     with engine_of(2, slow=True, num_speculative_tokens=0) as engine:
         together(*[lambda p=p: engine.generate(p, **sampling) for p in PROMPTS[:2]])
-        assert engine.company.n_shared > 20
+        assert engine.company.counts.shared_evaluations > 20
