@@ -367,6 +367,7 @@ def test_shared_evaluations_are_counted():
     company = Company(Shared([toy(), toy()]), Together(None))
     company.counts.shared_draft_evaluations += 2
     queue = RequestQueue(4, 2)
+    queue.n_tokenizing = 0
     text = Metrics(queue, queue, None, company).text().decode()
     assert "edgespec:shared_draft_evaluations_total 2.0" in text
     assert "edgespec:evaluations_total 0.0" in text
