@@ -637,6 +637,29 @@ class EngineConfig:
             "error, or replace the running request of its owner that began first."
         ),
     ] = "wait"
+    prompt_cache: Annotated[
+        Literal["off", "memory", "disk"],
+        Meta(
+            description="Where prompts and conversations that were read are kept, so that they are "
+            "not read again: nowhere, in memory, or in memory and on this disk."
+        ),
+    ] = "memory"
+    cache_ram: Annotated[
+        int | None,
+        Meta(
+            ge=0,
+            description="Most MiB of memory for prompts that were read; by default a quarter of "
+            "what is free, at most 8192.",
+        ),
+    ] = None
+    cache_disk: Annotated[
+        int | None,
+        Meta(
+            ge=0,
+            description="Most MiB on disk for prompts that were read; by default a quarter of what "
+            "is free, at most 8192.",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -655,7 +678,10 @@ class EngineConfig:
         return int(min(one, most)), int(min(many, most))
 
 
-NOT_SPEED = ("on_busy", "n_slots", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio")
+NOT_SPEED = (
+    "on_busy", "n_slots", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio",
+    "prompt_cache", "cache_ram", "cache_disk",
+)  # fmt: skip
 """Fields of EngineConfig that do not affect a model's speed, given its number of threads."""
 
 

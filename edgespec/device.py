@@ -25,10 +25,10 @@ BUSY = 0.25  # cores: if other programs use more, measured times are not reliabl
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder for files that can be made again: "models", "profiles" or "drafts".
+    """Return the folder for files that can be made again: "models", "profiles", "drafts", "engines"
+    or "prefixes".
 
-    It is $EDGESPEC_MODELS, $EDGESPEC_PROFILES or $EDGESPEC_DRAFTS, or else a folder in the user's
-    cache.
+    It is $EDGESPEC_MODELS, $EDGESPEC_PROFILES, …, or else a folder in the user's cache.
     """
     if given := os.environ.get(f"EDGESPEC_{kind.upper()}"):
         return expanded(given)

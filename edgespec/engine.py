@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from .backends.base import Model, Tokenizer
+from .cache.prefixes import EVERYBODY, PrefixStore
 from .chat.chat import Chat
 from .config import OnBusy, SamplingParams, build
 from .constraints.compiler import Constraints
@@ -52,7 +53,8 @@ class Engine:
     settings of requests; str() describes them. idle_work: work between requests, in a thread of its
     own. It makes later requests faster: it measures costs and copies a draft model to a faster
     format. A new request does not wait for it. kept: writes what was learned to disk, sometimes
-    between requests and once at the end.
+    between requests and once at the end. prefixes: keeps what the models have read; None if that is
+    off.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class Engine:
         kept: Kept | None = None,
         sampling: SamplingDefaults = GREEDY,
         company: Company | None = None,
+        prefixes: PrefixStore | None = None,
     ) -> None:
         self.target = target
         self.company = company
+        self.prefixes = prefixes
         self.sampling = sampling
         self.tokenizer = tokenizer
         self.sessions = list(sessions)
@@ -78,7 +82,8 @@ class Engine:
         self.constraints = Constraints(tokenizer)
         self._speculation = speculation
         self._description = description or {}
-        self._slots = Slots(self.sessions, on_busy, functools.partial(_free, self.sessions, kept))
+        free = functools.partial(_free, self.sessions, kept, prefixes)
+        self._slots = Slots(self.sessions, on_busy, free)
         self.idle_work = IdleWork(self._slots, works, kept)
         if kept:
             weakref.finalize(self, kept.save)
@@ -171,6 +176,48 @@ class Engine:
         owner: list only the requests of this owner; None for all.
         """
         return self._slots.status(owner)
+
+    def warm(
+        self,
+        prompt: Prompt | Sequence[Mapping[str, Any]],
+        *,
+        tools: Iterable[Any] = (),
+        time_limit_s: float | None = None,
+    ) -> int:
+        """Read what later prompts begin with, and keep it for the requests of all owners, also on
+        disk. Return the number of its tokens.
+
+        prompt: text or token ids, or messages in OpenAI's form: a system prompt, or the beginning
+        of a conversation. tools: as for `chat`. It waits for its turn like a request. Raises
+        ConfigError if the prompt cache is off, Aborted after `time_limit_s` seconds, and the errors
+        of `generate`.
+        """
+        if self.prefixes is None:
+            raise ConfigError(
+                "the prompt cache is off, so nothing can be kept in it; take memory or disk"
+            )
+        tokens = self._beginning(prompt, tools)
+        interrupt = self._slots.begin(time_limit_s)
+        request = Request(
+            tokens, SamplingParams(), SeededRandomness(0), (), interrupt, EVERYBODY,
+            left_s=interrupt.left_s,
+        )  # fmt: skip
+        with self._slots.held(interrupt, EVERYBODY, tokens) as session:
+            if session:
+                session.warm(request)
+        return len(tokens)
+
+    def _beginning(
+        self, prompt: Prompt | Sequence[Mapping[str, Any]], tools: Iterable[Any]
+    ) -> list[int]:
+        """Return the tokens of a prompt; for messages, of what all prompts begin with that have
+        them.
+        """
+        if not isinstance(prompt, str) and all(isinstance(each, Mapping) for each in prompt):
+            from .chat.beginnings import beginning
+
+            return beginning(self, prompt, tools)  # type: ignore[arg-type]
+        return self.encode(prompt)  # type: ignore[arg-type]
 
     def cancel(self) -> None:
         """Cancel all running requests or, if none runs, all requests that wait for their turn,
@@ -373,12 +420,15 @@ class Engine:
         return prompt_ids(self.tokenizer, prompt, self.n_ctx)
 
     def describe(self) -> dict[str, Any]:
-        """Return a description for JSON: the models, where they run, speculation and sampling."""
+        """Return a description for JSON: the models, where they run, speculation, sampling, and the
+        bytes of prompts that are kept.
+        """
         return dict(self._description) | {
             "n_ctx": self.n_ctx,
             "n_slots": self.n_slots,
             "speculation": self._speculation,
             "sampling": str(self.sampling),
+            "prompt_cache": self.prefixes.describe() if self.prefixes else "off",
         }
 
     def close(self) -> None:
@@ -399,9 +449,13 @@ class Engine:
         return self._speculation if params.may_draft else "off: disabled by request"
 
 
-def _free(sessions: Sequence[Session], kept: Kept | None) -> None:
-    """Store what was learned with the models, then free them."""
+def _free(sessions: Sequence[Session], kept: Kept | None, prefixes: PrefixStore | None) -> None:
+    """Store what was learned with the models and what they have read, then free them."""
     if kept:
         kept.save()
     for session in reversed(sessions):  # the first one's models own what the others use
+        if prefixes and prefixes.keeps_all:
+            session.save()
         session.close()
+    if prefixes:
+        prefixes.close()

@@ -54,6 +54,7 @@ def profiles(tmp_path_factory):
     os.environ["EDGESPEC_PROFILES"] = str(tmp_path_factory.mktemp("profiles"))
     os.environ["EDGESPEC_ENGINES"] = str(tmp_path_factory.mktemp("engines"))
     os.environ["EDGESPEC_DRAFTS"] = str(tmp_path_factory.mktemp("drafts"))
+    os.environ["EDGESPEC_PREFIXES"] = str(tmp_path_factory.mktemp("prefixes"))
     os.environ["EDGESPEC_CORPUS"] = str(tmp_path_factory.mktemp("corpus"))
 
 

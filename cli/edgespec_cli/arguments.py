@@ -97,6 +97,11 @@ def advised(command: str, *more: str) -> str:
     return worded(command, given.get("model"), given.get("draft_model") or "auto", *more)
 
 
+def read_anew_by_default(options: dict[str, Any]) -> None:
+    """Turn off the prompt cache unless the options ask for it, so that each prompt is read."""
+    options["prompt_cache"] = options.get("prompt_cache") or "off"
+
+
 def forget_by_default(options: dict[str, Any]) -> None:
     """Turn off drafts from documents and earlier answers unless the options ask for them."""
     options["draft_memory"] = options.get("draft_memory") or "off"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import cloup
 
-from .arguments import forget_by_default, refuse_typed
+from .arguments import forget_by_default, read_anew_by_default, refuse_typed
 from .loading import opened
 from .measuring import (
     Progress,
@@ -95,6 +95,7 @@ def bench(ctx: click.Context) -> int:
         reports.check_picture(picture)
     tell_missing()
     forget_by_default(params)
+    read_anew_by_default(params)
     questions = chosen_questions(params)
     modes = runner.MODES[:1] if params["spec_type"] == "none" else runner.MODES
     with (

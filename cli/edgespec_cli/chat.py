@@ -63,7 +63,8 @@ _KEPT = "the model reads the results with your next message"
         "--delete",
         "deleted",
         metavar="NAME|all",
-        help="Delete the conversation with this name, or all of them, and exit.",
+        help="Delete the conversation with this name, or all of them, and exit. What models have "
+        "read for them is deleted as well.",
     ),
     options.option(
         "--save/--no-save",
@@ -112,6 +113,10 @@ def converse(ctx: click.Context) -> int:
         saved, data = kept_chats.named(continued)
         if not is_typed(ctx, "model") and not params["verifier"]:
             params["model"] = kept_chats.model_of(data)
+    save = params.get("save")  # `run` has no such option
+    keeps = bool(save or (save is None and (interactive or continued)))
+    if keeps and not params["prompt_cache"]:
+        params["prompt_cache"] = "disk"  # so that a chat that goes on begins at once
     with _Loaded(params) as loaded:
         engine = loaded.engine
         chat = engine.chat(params["system"])
@@ -131,8 +136,7 @@ def converse(ctx: click.Context) -> int:
         if saved:
             talk.sampling |= sampling  # options given now replace saved ones
             talk.chat.system = params["system"] or talk.chat.system
-        save = params.get("save")  # `run` has no such option
-        if save or (save is None and (interactive or continued)):
+        if keeps:
             talk.keeper = kept_chats.Keeper(saved if continued else None)
         if interactive:
             talk.screen.remark(f"{talk.model} · {talk.summary()} · {HINT}")

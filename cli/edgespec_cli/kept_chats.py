@@ -106,8 +106,9 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 def delete(name: str) -> int:
-    """Delete the conversation with this name, or all of them for "all"; return how many files were
-    deleted. Raises UsageError for an unknown name.
+    """Delete the conversation with this name, or all of them for "all", and the prompts on disk
+    that models have read for one user; return how many conversations were deleted. Raises
+    UsageError for an unknown name.
     """
     files = stored()
     if name == "all":
@@ -120,6 +121,10 @@ def delete(name: str) -> int:
         raise click.UsageError(_unknown(name, files))
     for path in chosen:
         path.unlink(missing_ok=True)
+    if chosen:  # which of the prompts that were read belong to it is not known
+        from edgespec.loading import prefixes
+
+        prefixes.clear(everybodys=False)
     return len(chosen)
 
 

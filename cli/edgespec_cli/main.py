@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 from .bench import bench
 from .build import build
+from .cache import cache
 from .chat import chat
 from .convert import convert
 from .corpus import corpus
@@ -85,7 +86,7 @@ def completion(shell: str) -> None:
     click.echo(script(cli, {}, "edgespec", "_EDGESPEC_COMPLETE").source())
 
 
-cli.section("Answer", chat, run, serve, corpus)
+cli.section("Answer", chat, run, serve, corpus, cache)
 cli.section("Models", models, default, pull, list_, rm, inspect, convert)
 cli.section("This device", doctor, tune, build, bench)
 cli.section("Shell", completion)

@@ -131,6 +131,12 @@ model_options = cloup.option_group(
         EngineConfig, "batch_invariant", "--batch-invariant/--no-batch-invariant", default=None
     ),
     setting(EngineConfig, "requantize", "--requantize-draft"),
+    setting(
+        EngineConfig, "prompt_cache",
+        show_default="memory; disk for chats that are kept; off for bench",
+    ),
+    setting(EngineConfig, "cache_ram", "-cram", "--cache-ram", metavar="MIB"),
+    setting(EngineConfig, "cache_disk", metavar="MIB"),
     offline_option,
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import cloup
 
-from .arguments import engine_arguments, forget_by_default
+from .arguments import engine_arguments, forget_by_default, read_anew_by_default
 from .loading import model_reference, opened
 from .measuring import (
     Progress,
@@ -67,6 +67,7 @@ def peers(ctx: click.Context) -> int:
     tell_missing()
     questions = chosen_questions(params)
     forget_by_default(params)
+    read_anew_by_default(params)
     with whole_report(form), beside_others() as cores, opened(params, measured=True) as engine:
         model, draft = _paths(params, engine)
         modes = list(others.modes(model, draft))

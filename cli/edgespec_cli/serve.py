@@ -29,7 +29,8 @@ from .options import (
     setting,
     speculation_options,
 )
-from .render import counted, say
+from .render import counted, say, status
+from .warming import read_beginning
 
 if TYPE_CHECKING:
     import edgespec
@@ -59,6 +60,15 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
         "first name, and devices that draft know no other.",
     ),
     _setting("any_model"),
+    option(
+        "--warm",
+        multiple=True,
+        type=FILE,
+        metavar="FILE",
+        help="Read the beginning of prompts before the first request, and keep it for the requests "
+        "of all API keys, also on this disk. FILE is a text, or a JSON object with messages and "
+        "tools as OpenAI's API takes them. Can be given several times.",
+    ),
     option(
         "--api-key-file",
         type=FILE,
@@ -162,7 +172,12 @@ def _serve(ctx: click.Context) -> int:
     forget_by_default(params)
     from edgespec.server import app  # raises if the extra `server` is not installed
 
+    beginnings = {path: read_beginning(path) for path in params["warm"]}
     with contextlib.closing(app.bind(settings)) as sock, opened(params) as engine:
+        for path, beginning in beginnings.items():
+            with status(f"reading {path}"):
+                n_tokens = engine.warm(**beginning)
+            say(f"{path}: {counted(n_tokens, 'token')} are read for all requests", err=True)
         sessions, why = _sessions(engine, settings, ctx)
 
         def announce(url: str) -> None:

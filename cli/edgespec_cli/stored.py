@@ -47,10 +47,11 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
 
     MODEL is a name that `edgespec list` shows, or a path. Only models that edgespec downloaded or
     converted are deleted; files in other places stay. What was learned about drafts with the model
-    is deleted too, and so is the faster copy of a draft model.
+    is deleted too, and so are prompts that it has read and the faster copy of a draft model.
     """
     from edgespec import hub
     from edgespec.decoding.kept import forget_learned
+    from edgespec.loading import prefixes
     from edgespec.loading.drafts import discard_copy_of
 
     for model in [hub.find(reference) for reference in references]:
@@ -59,6 +60,7 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
             raise click.UsageError(f"no terminal to confirm deleting {what}; add -y")
         if yes or confirm(f"delete {what}?"):
             forget_learned(model.path)
+            prefixes.forget(model.path)
             copy = discard_copy_of(model.path)  # first: the model's file is needed to find its copy
             also = " and its copy in a faster format" if copy else ""
             was_default = hub.chosen() in (model.reference, str(model.path))

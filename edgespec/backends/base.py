@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from ..types import Abort, Outputs
 from .features import Features
 from .heads import FINAL as FINAL
 from .heads import KINDS, HeadFacts, Kind, TargetSizes
+
+Buffer = bytes | bytearray | memoryview
+"""The saved state of some tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,9 @@ class Capabilities:
     the hidden states of its layers (`Model.tap`). max_leaves: the most leaves of a token tree; 1 if
     the engine evaluates only chains. grows: it can evaluate a tree a few nodes at a time
     (`Model.grow`). threads: the numbers of threads can be changed after loading
-    (`Model.set_threads`).
+    (`Model.set_threads`). saves: which states can be saved and loaded (`Model.save_state`). "":
+    none; "whole": that of all cached tokens, and a loaded state cannot be truncated; "prefix": the
+    same, and it can be truncated; "parts": that of any consecutive tokens.
     """
 
     max_rows: int
@@ -47,6 +52,7 @@ class Capabilities:
     rollback: int = 0
     grows: bool = False
     threads: bool = False
+    saves: Literal["", "whole", "prefix", "parts"] = ""
 
 
 class Model(ABC):
@@ -109,6 +115,22 @@ class Model(ABC):
     def restore(self, state: Any) -> None:
         """Go back to a state that `checkpoint` returned."""
         self.truncate(state)
+
+    def save_state(self, start: int, end: int) -> Buffer:
+        """Return a copy of the cache's content for the tokens from position `start` to `end`, in
+        the engine's own form. Call it only while no tree waits for `keep`.
+
+        start: 0 unless capabilities.saves is "parts". end: `n_past` unless it is "parts". Raises
+        DecodeError if the engine gives no copy.
+        """
+        raise NotImplementedError(f"{type(self).__name__} saves no states (saves is '')")
+
+    def load_state(self, state: Buffer, end: int) -> None:
+        """Append the tokens from `n_past` to `end`, whose state `save_state` returned for the same
+        positions after the same tokens. Raises DecodeError if the engine refuses the state; the
+        cache is then empty.
+        """
+        raise NotImplementedError(f"{type(self).__name__} loads no states (saves is '')")
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -273,11 +295,13 @@ class FileModel(Model):
     """A model opened from a file, with everything that loading, measuring and tuning need.
 
     tokenizer: the file's own vocabulary. n_ctx_train: the context length in tokens that it was
-    trained for, 0 if unknown.
+    trained for, 0 if unknown. n_ctx_short: in a longer context, the engine rotates all keys
+    differently; 0 if it never does.
     """
 
     path: Path
     n_ctx_train: int
+    n_ctx_short: int = 0
     config: EngineConfig
     n_threads: int
     n_threads_batch: int

@@ -199,6 +199,14 @@ def identity(path: Path) -> list[Any]:
     return [label(path), size_of(path), start]
 
 
+def stamps(path: Path) -> list[list[Any]]:
+    """Return the name, the size and the time of change of each file of a model, for JSON. Raises
+    OSError.
+    """
+    stats = [(part.name, part.stat()) for part in parts(path)]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+
+
 def label(path: Path) -> str:
     """Return a short name of a model: its file name, and for a graph also its folder, because every
     graph is called model.onnx.

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull
+from ..errors import Aborted, CannotTruncate, ConfigError, ContextFull, DecodeError
 from ..sampling.trees import path_to
 from ..types import Abort, Outputs
-from .base import FINAL, Capabilities, Model
+from .base import FINAL, Buffer, Capabilities, Model
 
 NextProbs = Callable[[Sequence[int]], npt.ArrayLike]
 
@@ -64,6 +64,7 @@ class ToyModel(Model):
             hidden_states=True,
             max_leaves=max_rows if truncate else 1,
             grows=truncate,
+            saves="parts" if truncate else "whole",
         )
         self.n_evaluated = 0
         self._layers: tuple[int, ...] = ()
@@ -167,6 +168,18 @@ class ToyModel(Model):
     def restore(self, state: Any) -> None:
         """Go back to a checkpoint."""
         self._tokens = list(state)
+
+    def save_state(self, start: int, end: int) -> Buffer:
+        """Return the tokens from `start` to `end` as int32."""
+        return np.array(self._tokens[start:end], np.int32).tobytes()
+
+    def load_state(self, state: Buffer, end: int) -> None:
+        """Append the tokens of a saved state."""
+        tokens = np.frombuffer(state, np.int32).tolist() if len(state) % 4 == 0 else []
+        if len(tokens) != end - self.n_past:
+            self._tokens = []
+            raise DecodeError(f"a state of {len(tokens)} tokens cannot end at position {end}")
+        self._tokens += tokens
 
 
 class ToyTokenizer:

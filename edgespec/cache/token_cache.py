@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from ..backends.base import Model
 from ..backends.features import Features, States
-from ..errors import Aborted, CannotTruncate
+from ..errors import Aborted, CannotTruncate, DecodeError
 from ..types import Abort, Outputs
+from .prefixes import LEAST, Match, Prefixes
+
+logger = logging.getLogger("edgespec.prefixes")
 
 _RECENT = 64  # tokens: evaluating this many again, if a later request needs it, is quick
 
@@ -18,13 +23,20 @@ class TokenCache:
 
     If the engine cannot drop the last tokens (recurrent and hybrid models), `protect` takes a
     checkpoint. `truncate` then restores the checkpoint and evaluates again the tokens that stay.
-    features: stores the hidden states of the cached tokens. tokens: the tokens in the cache. owner:
-    the user whose tokens they are.
+    features: stores the hidden states of the cached tokens. prefixes: keeps the states of texts
+    that leave the cache; None for no such store. tokens: the tokens in the cache. owner: the user
+    whose tokens they are.
     """
 
-    def __init__(self, model: Model, features: Features | None = None) -> None:
+    def __init__(
+        self, model: Model, features: Features | None = None, prefixes: Prefixes | None = None
+    ) -> None:
         self.model = model
         self.features = features
+        self._prefixes = prefixes if model.capabilities.saves else None
+        self._is_whole = model.capabilities.saves == "whole"
+        self._n_loaded = 0  # first tokens that cannot be truncated, as their state was loaded
+        self._begins = False  # True until a request's first `align`
         self._node_states: States | None = None
         self.tokens: list[int] = []
         self._nodes: list[int] = []  # of a tree that waits for `keep`, after `tokens`
@@ -36,7 +48,9 @@ class TokenCache:
         """Begin a request. The tokens of a different owner are dropped: otherwise the number of
         reused tokens, or the time to read the prompt, would reveal how that owner's text begins.
         """
+        self._begins = True
         if owner != self.owner:
+            self.save()
             self.truncate(0)
             self.owner = owner
 
@@ -54,20 +68,104 @@ class TokenCache:
         n_sinks: int = 0,
         known: int = 0,
         abort: Abort | None = None,
+        token_s: float = 0.0,
     ) -> int:
         """Drop all cached tokens after the common prefix with a context; return how many stay.
 
         The context's last token never stays in the cache: it is evaluated next. offset: the number
         of tokens that the cache leaves out after the first `n_sinks` of the context. known: the
-        number of first tokens that are known to be equal and are not compared.
+        number of first tokens that are known to be equal and are not compared. token_s: the seconds
+        to read a token, 0 if unknown. At a request's first call, a kept prefix is loaded if it has
+        more of the context and that is quicker than reading.
         """
         if self._nodes:
             self._settle()
         self._forget_failed()  # another user of the model may have had a failed evaluation
         n = common_prefix(self.tokens, context, offset=offset, n_sinks=n_sinks, known=known)
         n = max(0, min(n, len(context) - offset - 1))
+        begins, self._begins = self._begins, False
+        if self._prefixes and begins and not offset:
+            n = self._exchange(self._prefixes, context, n, token_s)
         self.truncate(n, abort)
         return n
+
+    def _exchange(self, prefixes: Prefixes, context: Sequence[int], n: int, token_s: float) -> int:
+        """Save what is about to be dropped, and load a kept prefix that has more of the context
+        than the `n` tokens that are cached. Return how many of its tokens stay. That may be fewer
+        than `n` if the cache cannot be cut there: the rest is read like a new prompt.
+        """
+        if len(self.tokens) - n >= LEAST:
+            self.save()
+        n_cached = n if self._can_cut(n) else self._n_protected(n)
+        match = prefixes.match(self.owner, context, whole=self._is_whole)
+        if match is None:
+            return n_cached
+        match = match.without(n_cached)
+        if not prefixes.pays(match, n_cached, token_s):
+            return n_cached
+        self._load(prefixes, match)
+        return min(common_prefix(self.tokens, context), len(context) - 1)
+
+    def _can_cut(self, n_past: int) -> bool:
+        """Return whether the tokens after the first `n_past` can be dropped as they are."""
+        if n_past in (0, len(self.tokens)):
+            return True
+        return self.model.capabilities.truncate and n_past >= self._n_loaded
+
+    def _n_protected(self, n_past: int) -> int:
+        """Return how many tokens the checkpoint has, 0 if it has more than `n_past` of them."""
+        n = self._checkpoint[0] if self._checkpoint else 0
+        return n if n <= n_past else 0
+
+    def _load(self, prefixes: Prefixes, match: Match) -> None:
+        """Load the parts of a match, as far as that works."""
+        states = [prefixes.state_of(part) for part in match.parts]
+        n_bytes, began = 0, time.perf_counter()
+        for part, state in zip(match.parts, states, strict=True):
+            if state is None:
+                return
+            self.truncate(part.start)
+            text = part.tokens.tolist()
+            try:
+                self.model.load_state(state, len(text))
+            except DecodeError:
+                prefixes.forget(part)
+                self._forget_failed()
+                return
+            self.tokens[part.start :] = text[part.start :]
+            n_bytes += len(state)
+        self._n_loaded = len(self.tokens) if self._is_whole else 0
+        prefixes.loaded(n_bytes, time.perf_counter() - began)
+
+    def save(self) -> None:
+        """Keep the state of the cached tokens, if there is a store and it does not have it yet.
+        Whatever fails, the cache stays usable.
+        """
+        if self._prefixes is None:
+            return
+        if self._nodes:
+            self._settle()
+        self._forget_failed()
+        saves, n = self.model.capabilities.saves, len(self.tokens)
+        if n != self.model.n_past or not (
+            missing := self._prefixes.missing(self.owner, self.tokens, saves)
+        ):
+            return
+        start, before = missing
+        try:
+            state = self.model.save_state(start, n)
+        except (DecodeError, MemoryError) as error:
+            logger.debug("the state of %d tokens cannot be kept: %s", n - start, error)
+        else:
+            self._prefixes.add(self.owner, self.tokens, start, before, state)
+
+    def n_branching(self, context: Sequence[int]) -> int:
+        """Return after how many tokens of a context the state should be saved for other texts that
+        begin like it; 0 if that is not needed, because longer states can be truncated.
+        """
+        if self._prefixes is None or not self._is_whole:
+            return 0
+        return self._prefixes.n_known(self.owner, context)
 
     def truncate(self, n_past: int, abort: Abort | None = None) -> None:
         """Keep only the first `n_past` tokens."""
@@ -77,8 +175,11 @@ class TokenCache:
         if n_past >= max(len(self.tokens), self.model.n_past):
             return
         try:
+            if 0 < n_past < self._n_loaded:
+                raise CannotTruncate(f"the first {self._n_loaded} tokens were loaded as a whole")
             self.model.truncate(n_past)
             del self.tokens[n_past:]
+            self._n_loaded = min(self._n_loaded, n_past)
             self._forget_beyond(n_past)
             if self.features:
                 self.features.truncate(n_past)
@@ -206,7 +307,7 @@ class TokenCache:
             kept, state = self._checkpoint
             self.model.restore(state)
         else:
-            kept = 0
+            kept = self._n_loaded = 0
             self.model.truncate(0)
         self._checkpoint = None
         del self.tokens[kept:]

@@ -77,6 +77,7 @@ class GovernedModel(_Governed, Model):
     capabilities, placement = _own("capabilities"), _own("placement")
     truncate, keep, close = _own("truncate"), _own("keep"), _own("close")
     checkpoint, restore = _own("checkpoint"), _own("restore")
+    save_state, load_state = _own("save_state"), _own("load_state")
     hidden_size, n_layer, tap = _own("hidden_size"), _own("n_layer"), _own("tap")
     restrict, expect_drafts = _own("restrict"), _own("expect_drafts")
 

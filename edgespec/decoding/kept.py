@@ -141,7 +141,7 @@ class TokensFile:
     def __init__(self, model: Path) -> None:
         digest = hashlib.sha256(os.fsencode(model.resolve())).hexdigest()
         self.path = _tokens_folder() / f"{digest[:24]}.msgpack"
-        self._model, self._of = files.label(model), _stamp(model)
+        self._model, self._of = files.label(model), files.stamps(model)
         self._was_there = False
 
     def read(self) -> dict[str, Tokens]:
@@ -243,13 +243,5 @@ def _tokens_folder() -> Path:
 
 
 def _stamps(models: Sequence[Path | Callable[[], str] | None]) -> list[list[list[Any]] | None]:
-    """Return the stamps of each model's files, for JSON; None for a model without a file.
-
-    A stamp is a file's name, size and time of change.
-    """
-    return [_stamp(model) if isinstance(model, Path) else None for model in models]
-
-
-def _stamp(path: Path) -> list[list[Any]]:
-    stats = [(part.name, part.stat()) for part in files.parts(path)]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    """Return the stamps of each model's files, for JSON; None for a model without a file."""
+    return [files.stamps(model) if isinstance(model, Path) else None for model in models]

@@ -83,6 +83,9 @@ class Session:
             self._drafting.end()
             self._rates.end()
             stats.total_s = self._clock() - began
+            is_left = self._member and self._member.left  # it is still evaluated
+            if request.owner and not is_left:  # else the next owner would wait and learn its length
+                self.save()
             if self._speculates(request) and not stats.num_draft_steps:
                 stats.speculation = f"off: {self._policy.reason}"
 
@@ -123,6 +126,29 @@ class Session:
     def _speculates(self, request: Request) -> bool:
         """Return whether there are drafters that this request may use."""
         return bool(self._drafting.drafters) and request.params.may_draft
+
+    def warm(self, request: Request) -> None:
+        """Let the models read a prompt without answering it, and keep their states. Raises
+        ContextFull, Aborted and DecodeError.
+        """
+        if self._member:
+            self._member.join(request.abort)
+        try:
+            for part in self._keepers():
+                part.warm(request)
+        finally:
+            if self._member:
+                self._member.leave()
+
+    def save(self) -> None:
+        """Keep what the models have read for later requests, if there is a store for it."""
+        for part in self._keepers():
+            part.save()
+
+    def _keepers(self) -> list[LocalVerifier | Drafter]:
+        """Return the parts that may have a store for what their models have read."""
+        parts = (self._verifier, *self._drafting.drafters)
+        return [part for part in parts if isinstance(part, LocalVerifier | Drafter)]
 
     def close(self) -> None:
         """Free target and drafters."""

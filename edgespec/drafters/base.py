@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..backends.base import Model, Tokenizer
 from ..backends.features import Features
+from ..cache.prefixes import Prefixes
 from ..config import SpeculativeConfig
 from ..sampling.base import Request
 from ..types import Distribution, Requires, Verified, Work
@@ -163,6 +164,12 @@ class Drafter:
     def relearn_tokens(self, state: Mapping[str, Tokens]) -> None:
         """Take what `learned_tokens` returned in an earlier process."""
 
+    def warm(self, request: Request) -> None:
+        """Let a model read the prompt of a request that gets no answer, and keep its state."""
+
+    def save(self) -> None:
+        """Keep the state of a model's cache for later requests, if there is a store for it."""
+
     def close(self) -> None:
         """Free all resources, and write to disk what is saved. Calling it twice is harmless."""
 
@@ -211,8 +218,9 @@ class DrafterContext:
     of a tree that the target evaluates; 1 if it takes chains only. states: the target's hidden
     states by position, for the layers that drafters required; None if it gives none. draft_s: a
     function of n_tokens and n_cached. It returns the seconds in which the draft model evaluates
-    `n_tokens` tokens after `n_cached` cached ones, None if they are not known. shared: what the
-    drafters of several sessions share; contexts of the same engine have the same one.
+    `n_tokens` tokens after `n_cached` cached ones, None if they are not known. prefixes: keeps what
+    the draft model has read, None for no such store. shared: what the drafters of several sessions
+    share; contexts of the same engine have the same one.
     """
 
     config: SpeculativeConfig
@@ -223,6 +231,7 @@ class DrafterContext:
     max_leaves: int = 1
     states: Features | None = None
     draft_s: Callable[[int, int], float | None] = lambda n_tokens, n_cached: None
+    prefixes: Prefixes | None = None
     shared: Shared = field(default_factory=Shared)
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..backends.base import Model
+from ..cache.prefixes import Prefixes
 from ..cache.token_cache import TokenCache, common_prefix
 from ..sampling.base import Request
 from ..sampling.rules import rule_of
@@ -86,6 +87,7 @@ class ModelDrafter(Drafter):
 
     window: the part of the text that the model sees; by default as much as its context holds.
     needs_probs: compute probabilities for greedy requests too, although they do not need any.
+    prefixes: keeps what the model has read, None for no such store.
     """
 
     name = "draft_model"
@@ -101,8 +103,10 @@ class ModelDrafter(Drafter):
         acceptance: str = "block",
         window: Window | None = None,
         needs_probs: bool = True,
+        prefixes: Prefixes | None = None,
     ) -> None:
-        self._cache = TokenCache(model)
+        self._cache = TokenCache(model, prefixes=prefixes)
+        self._has_store = prefixes is not None
         self._model = model
         self._vocab = min(model.vocab_size, target_vocab_size)
         self._target_vocab = target_vocab_size
@@ -123,7 +127,9 @@ class ModelDrafter(Drafter):
         self._counted = False  # True once this step's first row was counted
 
     def begin(self, request: Request, role: Role) -> Requires | None:
-        """Begin a request. The cache is aligned with it later, when the first guess is needed."""
+        """Begin a request. The cache is aligned with it later, when the first guess is needed; but
+        a kept prefix is loaded now, so that `work` tells what is left to read.
+        """
         self._request, self._context = request, list(request.prompt)
         params = request.params
         samples, alone = params.temperature > 0, role is Role.DRAWN or self._top_k == 1
@@ -135,6 +141,8 @@ class ModelDrafter(Drafter):
         self._cache.begin(request.owner)
         self._root, self._end, self._grown = Text(), None, []
         self._counted = False
+        if self._has_store and not self._start and self._fits(len(request.prompt)):
+            self._cache.align(request.prompt)
         self._begin_at(*self._window.begin(self._start, self._cache.tokens, request.prompt))
         self._confidence.begin()
         return None
@@ -223,6 +231,17 @@ class ModelDrafter(Drafter):
         """Take what `learned` returned."""
         if self.name in state:
             self._confidence.relearn(state[self.name])
+
+    def warm(self, request: Request) -> None:
+        """Let the model read the whole prompt of a request, and keep its state."""
+        if self._has_store:
+            self.begin(request, Role.MATCHED)
+            self._cache.decode(self._catch_up(()), 1, request.abort)
+            self.save()
+
+    def save(self) -> None:
+        """Keep the state of the model's cache for later requests, if there is a store for it."""
+        self._cache.save()
 
     def close(self) -> None:
         """Free the model."""

@@ -46,7 +46,7 @@ def make(context: DrafterContext, *, top_k: int | None = None) -> Drafter:
         "needs_probs": not context.config.fixed,
     }
     if not isinstance(model, Head):
-        return ModelDrafter(model, context.vocab_size, **options)
+        return ModelDrafter(model, context.vocab_size, prefixes=context.prefixes, **options)
     if context.is_remote:
         raise ConfigError(
             f"a head ({model.kind}) reads the target's hidden states, which do not travel: "

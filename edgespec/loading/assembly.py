@@ -11,6 +11,7 @@ from typing import Any
 from .. import drafters, policies
 from ..backends.base import BatchedModel, FileModel, Head, Model, Tokenizer
 from ..backends.features import Features
+from ..cache.prefixes import PrefixStore
 from ..config import SpeculativeConfig, build
 from ..costs.governed import GovernedModel, GovernedSlots
 from ..costs.measuring import READING, measure, plans_anew
@@ -31,6 +32,7 @@ from ..scheduling.together import Together
 from ..types import Requires
 from ..verifiers.base import Verifier
 from ..verifiers.local import LocalVerifier
+from .prefixes import identity_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ def assemble(
     kept: Kept | None = None,
     loading: LoadMeter | None = None,
     slots: BatchedModel | None = None,
+    prefixes: PrefixStore | None = None,
     **options: Any,
 ) -> Engine:
     """Make an engine from loaded models, of the toy backend or of a backend of your own.
@@ -172,7 +175,7 @@ def assemble(
     kept: gives what was learned in earlier processes and stores it for later ones; None for
     neither. loading: a LoadMeter that was made before the models were loaded. slots: the target
     with a slot for each request that is answered at once, `target` being the first; None for one
-    request at a time.
+    request at a time. prefixes: keeps what the models have read; None for no such store.
     options: `on_busy`, `description`, `works` and `sampling` of Engine. Requests are greedy unless
     they or `sampling` say otherwise.
     """
@@ -191,6 +194,12 @@ def assemble(
     governor = governor_of(target, [*targets, *drafts], loading)
     costs = functools.cache(lambda: _costs(profile, target, draft_model))
     company = _company(slots, governor)
+    of_target, of_draft = (
+        prefixes.of(identity_of(model))
+        if prefixes and model and not isinstance(model, Head)
+        else None
+        for model in (target, draft_model)
+    )
     made, sessions, store, shared = [], [], RatesStore(), Shared()
     for i, (model, drafting) in enumerate(zip(targets, drafts, strict=True)):
         states, requires = Features(), Requires()
@@ -204,6 +213,7 @@ def assemble(
             drafting,
             model.capabilities.max_leaves,
             states,
+            prefixes=of_draft,
             shared=shared,
         )
         parts = speculate(context, costs, store)
@@ -217,12 +227,15 @@ def assemble(
             member=Member(company) if company else None,
             slot=i,
             in_pieces=len(targets) > 1 and _is_invariant(target),
+            prefixes=of_target,
         )
         made.append(parts)
         sessions.append(parts.session(verifier))
     if company and made[0].policy.costs:
         company.controller = Together(made[0].policy.costs)
-    return _engine(made, sessions, context, governor, kept=kept, company=company, **options)
+    return _engine(
+        made, sessions, context, governor, kept=kept, company=company, prefixes=prefixes, **options
+    )
 
 
 def _is_invariant(target: Model) -> bool:

@@ -27,6 +27,7 @@ from .companions import fills_in, is_new, suggestion
 from .drafts import SAME, copying, draft_paths, ggufs_for_fork, is_same, load_first
 from .library import choose
 from .models import Reference, model_path, open_model
+from .prefixes import prefix_store
 from .tuned import tuned_options
 
 logger = logging.getLogger("edgespec.loading")
@@ -94,6 +95,7 @@ def load(
             kept=kept_for(spec, path, draft_file),
             loading=meter,
             slots=slots,
+            prefixes=prefix_store(config),
             on_busy=config.on_busy,
             sampling=recommendations.defaults_of(target, model).replaced(sampling or {}),
             description=described(target, draft_model)

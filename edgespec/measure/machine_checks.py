@@ -10,6 +10,7 @@ from .. import backends, drafters, kept_files
 from ..advice import install
 from ..backends import telemetry
 from ..backends.base import Backend
+from ..cache import prefix_files
 from ..config import EngineConfig
 from ..costs.profiles import folder
 from ..device import (
@@ -55,6 +56,7 @@ def check_machine(tune: str) -> Iterator[Finding]:
         yield _check_onnxruntime("NVIDIA" in seen_gpus())
         yield from check_telemetry()
     yield _check_profiles(folder())
+    yield _check_prompts(prefix_files.folder())
 
 
 def _engines() -> dict[str, Backend]:
@@ -132,6 +134,15 @@ def check_telemetry() -> Iterator[Finding]:
             "set ORT_DISABLE_TELEMETRY=1, or `import edgespec.backends.onnx` before onnxruntime"
         )
         yield Finding("problem", "telemetry", text, remedy)
+
+
+def _check_prompts(path: Path) -> Finding:
+    if why := kept_files.refusal_ahead(path, "EDGESPEC_PREFIXES"):
+        what, _, remedy = why.partition("; ")
+        return Finding("note", "prompts", f"{what}, so prompts are kept in memory alone", remedy)
+    sizes = [each.n_bytes for each in prefix_files.stored()]
+    text = f"{len(sizes)} that were read are kept in {path}: {sum(sizes) / 1e6:.1f} MB"
+    return Finding("ok", "prompts", text)
 
 
 def _check_profiles(path: Path) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from ..backends.base import BatchedModel
@@ -26,16 +27,16 @@ class SharedPrefixes:
         """Let a slot share its cache with later ones."""
         self._caches[slot] = cache
 
-    def take(self, slot: int, context: Sequence[int]) -> int:
+    def take(self, slot: int, context: Sequence[int]) -> None:
         """Let a slot begin with the longest prefix of `context` that another slot has, if that is
-        longer than its own. Return how many tokens of the context it has then.
+        longer than what it has itself. What it held before is saved, if there is a store for it.
 
         The context's last token is never taken, because it has to be evaluated.
         """
-        own = self._caches[slot]
-        n_own, owner = len(own.tokens), own.owner
         if not self._model.shares_prefixes:
-            return n_own
+            return
+        own = self._caches[slot]
+        n_own, owner = common_prefix(own.tokens, context), own.owner
         longest, source = n_own + LEAST_SHARED - 1, None
         for other, cache in list(self._caches.items()):
             if other != slot and cache.owner == owner:
@@ -44,11 +45,9 @@ class SharedPrefixes:
                 if n > longest:
                     longest, source = n, other
         if source is None:
-            return n_own
+            return
+        own.save()
         own.truncate(0)
-        try:
+        with contextlib.suppress(CannotTruncate, DecodeError):
             self._model.copy(source, slot, longest)
-        except (CannotTruncate, DecodeError):
-            return 0
-        own.adopt(context[:longest])
-        return longest
+            own.adopt(context[:longest])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..backends.base import FINAL, BatchItem, Model, share_on_gpu
 from ..backends.features import Features
+from ..cache.prefixes import LEAST, Prefixes
 from ..cache.token_cache import TokenCache
 from ..config import SamplingParams
 from ..errors import Aborted, ContextFull
@@ -38,9 +39,10 @@ class LocalVerifier:
     are no others. slot: the number of the model's slot there. in_pieces: prompts are read in pieces
     that do not depend on what else is evaluated. rule: the acceptance rule for drafts that carry
     probabilities; all other drafts are matched with the target's own choice. drafts: False if there
-    are no drafts in any request. states: receives the hidden states that drafters require.
-    requires: the hidden states for the first request, given early because some engines take long to
-    switch them on.
+    are no drafts in any request. states: receives the hidden states that drafters require; a prefix
+    that is loaded leaves a gap there. requires: the hidden states for the first request, given
+    early because some engines take long to switch them on. prefixes: keeps what was read, None for
+    no such store.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LocalVerifier:
         member: Member | None = None,
         slot: int = 0,
         in_pieces: bool = False,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.member, self.slot = member, slot
         self._in_pieces = in_pieces
@@ -61,7 +64,7 @@ class LocalVerifier:
         self._tapped: tuple[int, ...] = ()
         self._reads_slower = False
         self._is_on_gpu = share_on_gpu(model.placement) > 0
-        self._cache = TokenCache(model, states)
+        self._cache = TokenCache(model, states, prefixes)
         if member:
             member.prefixes.add(slot, self._cache)
         self._model = model
@@ -135,10 +138,14 @@ class LocalVerifier:
 
     def _prefill(self) -> Iterator[int]:
         context = self._context
-        n = self._cache.align(context, abort=self._request.abort)
         if self.member:
-            n = self.member.prefixes.take(self.slot, context)
+            self.member.prefixes.take(self.slot, context)
+        n = self._cache.align(context, abort=self._request.abort, token_s=self._token_s)
         yield n
+        if (branching := self._cache.n_branching(context)) - n >= LEAST:
+            yield from self._read(n, branching)
+            self._cache.save()
+            n = branching
         n_tapped = self._n_tapped()
         if n_tapped and len(context) - n > self._step:
             self._tap(())
@@ -303,6 +310,17 @@ class LocalVerifier:
             self._path = None
         self._context.extend(tokens)
         self._cache.truncate(len(self._context) - 1)
+
+    def warm(self, request: Request) -> None:
+        """Read the whole prompt of a request that gets no answer, and keep its state."""
+        for _ in self.begin(request):
+            pass
+        self.evaluate(self._context[len(self._cache.tokens) :], 1)
+        self.save()
+
+    def save(self) -> None:
+        """Keep the state of the cached tokens for later requests, if there is a store for it."""
+        self._cache.save()
 
     def close(self) -> None:
         """Free the model."""

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 import edgespec
 from edgespec.hub import hub_client
+from edgespec.loading.prefixes import prefix_store
 from edgespec_cli.main import cli
 
 END = 256
@@ -162,6 +163,7 @@ def load(model: str, draft: str | None = "auto", **arguments: Any) -> edgespec.E
         edgespec.ToyModel(next_probs, vocab_size=257, n_ctx=n_ctx),
         edgespec.ToyTokenizer(vocab, eog=[END], chat_template=TEMPLATES.get(Path(model).name)),
         speculative_config=arguments["speculative_config"],
+        prefixes=prefix_store(config),
         description={
             "model": {"file": model, "n_threads": 1},
             "draft": None,
@@ -217,6 +219,7 @@ def edgespec_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("EDGESPEC_CORPUS", str(tmp_path / "corpus"))
     monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    monkeypatch.setenv("EDGESPEC_PREFIXES", str(tmp_path / "prefixes"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub_client, "answers", lambda repo: False)
     monkeypatch.setattr(hub_client, "search", lambda name: [])

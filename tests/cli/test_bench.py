@@ -533,3 +533,9 @@ def test_a_drafter_that_never_drafts_is_named(capsys):
     assert "summarization" in said
     replay._matrix([row | {"speedup": 1.1} for row in rows])
     assert "never" not in capsys.readouterr().out
+
+
+def test_each_prompt_is_read_unless_it_is_asked_otherwise(bench, edgespec_cli):
+    for given, place in (((), "off"), (("--prompt-cache", "memory"), "memory")):
+        assert bench("--category", "qa", *given).exit_code == 0
+        assert edgespec_cli.loaded["prompt_cache"] == place

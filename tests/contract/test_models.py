@@ -15,6 +15,7 @@ from edgespec import (
     CannotTruncate,
     ConfigError,
     ContextFull,
+    DecodeError,
     EngineConfig,
     EngineMissing,
     ToyModel,
@@ -300,6 +301,85 @@ def in_tree(model, parents):
     nodes = [TEXT[(3 * i + 1) % len(TEXT)] for i in range(len(parents))]
     model.decode(TEXT[:-2], 0)
     return nodes, model.decode_tree([*TEXT[-2:], *nodes], parents).logits.copy()
+
+
+SAVING = chosen(*TOYS, LLAMA_CPP, *ONNX)
+saving = pytest.mark.parametrize("model", SAVING, indirect=True)
+
+
+@saving
+def test_a_saved_state_goes_on_like_the_text(model):
+    require(model.capabilities.saves)
+    model.decode(TEXT, 0)
+    state = bytes(model.save_state(0, len(TEXT)))
+    expected = model.decode([2, 1, 3], 3).logits.copy()
+    model.truncate(0)
+    model.decode([3] * 20, 0)
+    model.truncate(0)
+    model.load_state(state, len(TEXT))
+    assert model.n_past == len(TEXT)
+    assert close(model.decode([2, 1, 3], 3).logits, expected)
+
+
+@saving
+def test_a_loaded_state_can_be_truncated(model):
+    require(model.capabilities.saves)
+    if model.capabilities.saves == "whole":
+        return
+    expected = model.decode([*TEXT[:6], 2], 1).logits.copy()
+    model.truncate(0)
+    model.decode(TEXT, 0)
+    state = model.save_state(0, len(TEXT))
+    model.truncate(0)
+    model.load_state(state, len(TEXT))
+    model.truncate(6)
+    assert close(model.decode([2], 1).logits, expected)
+
+
+@saving
+def test_states_of_parts_are_joined(model):
+    require(model.capabilities.saves)
+    if model.capabilities.saves != "parts":
+        return
+    expected = model.decode([*TEXT, 2, 1], 2).logits.copy()
+    model.truncate(len(TEXT))
+    states = [
+        bytes(model.save_state(start, end)) for start, end in ((0, 4), (4, 7), (7, len(TEXT)))
+    ]
+    model.truncate(0)
+    for state, end in zip(states, (4, 7, len(TEXT)), strict=True):
+        model.load_state(state, end)
+    assert close(model.decode([2, 1], 2).logits, expected)
+    model.truncate(4)
+    model.load_state(states[1], 7)
+    model.load_state(states[2], len(TEXT))
+    assert close(model.decode([2, 1], 2).logits, expected)
+
+
+@saving
+def test_a_refused_state_leaves_a_usable_model(model):
+    require(model.capabilities.saves)
+    expected = model.decode(TEXT).logits.copy()
+    state = model.save_state(0, len(TEXT))
+    for damaged in (state[: len(state) // 2], b""):
+        model.truncate(0)
+        with pytest.raises(DecodeError):
+            model.load_state(damaged, len(TEXT))
+        assert model.n_past == 0
+        assert close(model.decode(TEXT).logits, expected)
+
+
+@branching
+def test_the_state_of_a_kept_path(model):
+    in_tree(model, (-1, 0, -1, 2))
+    require(model.capabilities.saves == "parts")
+    model.keep((2, 3))
+    n = model.n_past
+    state = model.save_state(0, n)
+    expected = model.decode([2, 1], 2).logits.copy()
+    model.truncate(0)
+    model.load_state(state, n)
+    assert close(model.decode([2, 1], 2).logits, expected)
 
 
 @branching

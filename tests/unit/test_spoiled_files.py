@@ -20,6 +20,7 @@ from edgespec.costs.profiles import keep, kept, store, stored
 from edgespec.loading import tuned
 from edgespec_cli import prompt
 from tests.helpers.selection import share
+from tests.unit.cache import test_prefixes
 from tests.unit.decoding import test_kept
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and links of POSIX")
@@ -148,7 +149,46 @@ class History:
         history.store_string("hello")
 
 
-KINDS = [CurveEntry, Tuned, Decided, HeadTimes, Learned, Tokens, Journal, Manifest, History]
+class Prefix:
+    """The state of a prompt that a model has read."""
+
+    is_users = False
+
+    def __init__(self, folder):
+        self._folder = folder
+        (folder / "toy.gguf").write_bytes(b"weights")
+        store, cache = test_prefixes.on_disk(folder)
+        test_prefixes.read(cache, [1, 2, 3] * 30)
+        cache.save()
+        store.close()
+        (self.path,) = (folder / "prefixes").glob("*.prefix")
+
+    def start(self):
+        _, cache = test_prefixes.on_disk(self._folder)
+        assert test_prefixes.read(cache, [*[1, 2, 3] * 30, 4]) in (0, 90)
+
+
+class Salt(Prefix):
+    """What the names of owners are hashed with."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.path = folder / "prefixes" / "salt"
+
+
+KINDS = [
+    CurveEntry,
+    Tuned,
+    Decided,
+    HeadTimes,
+    Learned,
+    Tokens,
+    Journal,
+    Manifest,
+    History,
+    Prefix,
+    Salt,
+]
 EXTREMES = [
     None, True, -1, 0, 1 << 62, 10**30, 1e308, -1e308, 0.5, "", "x" * 5000, "\u202e\n\x1b[2J", [],
     [[]], {}, {"a": {}}, [0] * 500,
@@ -237,6 +277,7 @@ def test_a_start_goes_on(kind, tmp_path, monkeypatch, caplog):
         folder.mkdir()
         monkeypatch.setenv("EDGESPEC_PROFILES", str(folder / "profiles"))
         monkeypatch.setenv("EDGESPEC_CORPUS", str(folder / "corpus"))
+        monkeypatch.setenv("EDGESPEC_PREFIXES", str(folder / "prefixes"))
         keeper = kind(folder)
         spoiled = spoil(keeper.path, keeper.path.read_bytes(), random.Random(seed))
         theirs = users_text(keeper.path)

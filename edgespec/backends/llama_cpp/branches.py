@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ...errors import DecodeError
 from ...sampling.trees import depths_of
@@ -205,39 +208,92 @@ class Branches:
             raise
 
     def _pack(self, n_past: int) -> None:
-        memory, scratch = self._memory, self._ids[-1]
-        saved = [(part, self._saved(part)) for part in self._parts(n_past)]
+        memory = self._memory
+        saved = [(part, self._saved(part)) for part in self._parts(self.n_whole, n_past)]
         for sequence in self._ids:
             lib.llama_memory_seq_rm(memory, sequence, self.n_whole, -1)
         self._synced = {leaf: min(n, self.n_whole) for leaf, n in self._synced.items()}
         self.n_parked, self.reach = 0, self.n_whole
         for part, state in saved:
-            if not lib.llama_state_seq_set_data_ext(self._context, state, len(state), scratch, 0):
+            if not self._set(part, state):
                 raise DecodeError("the engine's cache could not be packed; begin the request anew")
-            lib.llama_memory_seq_cp(memory, scratch, self.text, part.start, part.stop)
-            lib.llama_memory_seq_rm(memory, scratch, -1, -1)
 
     @property
     def _parked(self) -> int:
         return self._ids[-2]
 
-    def _parts(self, n_past: int) -> Iterator[range]:
-        """Yield the positions to rewrite, in parts that are shorter than the sliding window. The
-        engine saves only those cells of a sequence that the sequence's last token sees.
+    def _parts(self, start: int, end: int) -> list[range]:
+        """Return the positions from `start` to `end` in parts that are shorter than the sliding
+        window. The engine saves only those cells of a sequence that the sequence's last token sees.
         """
-        longest = self._window - 1 if self._window else n_past
-        for start in range(self.n_whole, n_past, longest):
-            yield range(start, min(start + longest, n_past))
+        longest = self._window - 1 if self._window else max(1, end - start)
+        return [range(at, min(at + longest, end)) for at in range(start, end, longest)]
+
+    def save(self, start: int, end: int) -> memoryview:
+        """Return the engine's copy of the text from position `start` to `end`. With a single
+        sequence, only the complete text can be copied. Raises DecodeError.
+        """
+        if len(self._ids) == 1:
+            return memoryview(self._copied(self.text)).cast("B")
+        if self._window and self._begins(self.text) > start:
+            raise DecodeError("the text's first tokens have left the cache")
+        saved = [self._saved(part) for part in self._parts(start, end)]
+        if len(saved) == 1:
+            return memoryview(saved[0]).cast("B")
+        sizes = np.array([len(state) for state in saved], np.int64)
+        return memoryview(b"".join([sizes.tobytes(), *saved]))
+
+    def load(self, state: npt.NDArray[np.uint8], start: int, end: int) -> None:
+        """Append a copy that `save` made. The text must end at `start`. After an error the text is
+        gone. Raises DecodeError if the engine refuses the copy.
+        """
+        try:
+            self._load(state, start, end)
+        except BaseException:
+            self.clear()
+            raise
+
+    def _load(self, state: npt.NDArray[np.uint8], start: int, end: int) -> None:
+        refused = DecodeError("the engine refuses a saved state of its cache")
+        if len(self._ids) == 1:
+            address, size = state.ctypes.data, len(state)
+            if not lib.llama_state_seq_set_data_ext(self._context, address, size, self.text, 0):
+                raise refused
+            return
+        parts = self._parts(start, end)
+        sizes = state[: 8 * len(parts)].view(np.int64).tolist() if len(parts) > 1 else [len(state)]
+        at = 8 * len(parts) if len(parts) > 1 else 0
+        if at + sum(sizes) != len(state) or len(sizes) != len(parts):
+            raise refused
+        for part, size in zip(parts, sizes, strict=True):
+            if not self._set(part, state[at : at + size]):
+                raise refused
+            at += size
+
+    def _set(self, part: range, state: Any) -> bool:
+        """Append the engine's copy of some positions to the text; return False if it is refused."""
+        scratch = self._ids[-1]
+        address = state.ctypes.data if isinstance(state, np.ndarray) else state
+        if not lib.llama_state_seq_set_data_ext(self._context, address, len(state), scratch, 0):
+            return False
+        lib.llama_memory_seq_cp(self._memory, scratch, self.text, part.start, part.stop)
+        lib.llama_memory_seq_rm(self._memory, scratch, -1, -1)
+        return True
 
     def _saved(self, part: range) -> Any:
         """Return the engine's copy of some positions of the text."""
         scratch = self._ids[-1]
         lib.llama_memory_seq_cp(self._memory, self.text, scratch, part.start, part.stop)
-        size = lib.llama_state_seq_get_size_ext(self._context, scratch, 0)
+        try:
+            return self._copied(scratch)
+        finally:
+            lib.llama_memory_seq_rm(self._memory, scratch, -1, -1)
+
+    def _copied(self, sequence: int) -> Any:
+        """Return the engine's copy of a sequence."""
+        size = lib.llama_state_seq_get_size_ext(self._context, sequence, 0)
         state = (ctypes.c_uint8 * size)()
-        got = lib.llama_state_seq_get_data_ext(self._context, state, size, scratch, 0)
-        lib.llama_memory_seq_rm(self._memory, scratch, -1, -1)
-        if got != size:
+        if lib.llama_state_seq_get_data_ext(self._context, state, size, sequence, 0) != size:
             raise DecodeError("the engine gives no copy of its cache; begin the request anew")
         return state
 

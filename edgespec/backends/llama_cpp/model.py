@@ -16,12 +16,14 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from ...config import EngineConfig
 from ...errors import ConfigError, DecodeError
 from ...types import Abort, Outputs
-from ..base import BatchedModel, share_on_gpu
+from ..base import BatchedModel, Buffer, share_on_gpu
 from ..chunks import Pace, chunk_ends
 from ..separate import SeparateModels
 from .batch import Part
@@ -64,13 +66,15 @@ def published_sampling(model: LlamaCppModel) -> dict[str, Any]:
     """Return the sampling settings that the metadata recommends: numbers as numbers, anything else
     as text.
     """
-    settings: dict[str, Any] = {}
+    told = {name: _metadata(model, f"general.sampling.{key}") for key, name in _SAMPLING.items()}
+    return {name: _number(value) for name, value in told.items() if value}
+
+
+def _metadata(model: LlamaCppModel, key: str) -> str:
+    """Return a short value of the metadata as text, "" if there is none."""
     text = ctypes.create_string_buffer(_LONGEST_NUMBER)
-    for key, name in _SAMPLING.items():
-        asked = f"general.sampling.{key}".encode()
-        if lib.llama_model_meta_val_str(model.native.model, asked, text, len(text)) >= 0:
-            settings[name] = _number(text.value.decode("utf-8", "replace"))
-    return settings
+    size = lib.llama_model_meta_val_str(model.native.model, key.encode(), text, len(text))
+    return text.value.decode("utf-8", "replace") if size >= 0 else ""
 
 
 def _number(text: str) -> int | float | str:
@@ -100,6 +104,10 @@ class LlamaCppModel(Tappable):
         self.rows_apart = False
         self._take(open_native(self.path, self.config))
         self.capabilities = replace(self.capabilities, hidden_states=not is_fork())
+        self.capabilities = replace(self.capabilities, saves=self._saves())
+        architecture = _metadata(self, "general.architecture")
+        short = _metadata(self, f"{architecture}.rope.scaling.original_context_length")
+        self.n_ctx_short = int(short) if short.isdecimal() else 0
         self._pace, self._is_offloaded = Pace(), share_on_gpu(self.placement) > 0
         if self.config.batch_invariant:
             self._limit_rows(most_equal_rows(self))
@@ -213,6 +221,29 @@ class LlamaCppModel(Tappable):
         if not lib.llama_memory_seq_rm(self._memory, text, n_past, -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped after a checkpoint")
         self.n_past, self._n_last = n_past, 0
+
+    def _saves(self) -> Literal["", "whole", "prefix", "parts"]:
+        """Return which states can be saved (`Capabilities.saves`). A single sequence has no room
+        for parts, and of a sliding window the engine then saves only what the last token sees.
+        """
+        if is_fork():
+            return ""
+        if self.branches.max_leaves > 1:
+            return "parts"
+        has_window = lib.llama_model_n_swa(self.native.model) > 0
+        return "prefix" if self.capabilities.truncate and not has_window else "whole"
+
+    def save_state(self, start: int, end: int) -> Buffer:
+        """Return the engine's copy of the cache for the tokens from `start` to `end`."""
+        with self.lock:
+            return self.branches.save(start, end)
+
+    def load_state(self, state: Buffer, end: int) -> None:
+        """Append tokens whose state was saved."""
+        with self.lock:
+            start, self.n_past = self.n_past, 0
+            self.branches.load(np.frombuffer(state, np.uint8), start, end)
+        self.n_past, self._n_last = end, 0
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return flash attention and repacked weights, unless batch_invariant or ik_llama.cpp fixes

@@ -30,6 +30,11 @@ class Cache(Protocol):
         each layer the keys, then the values. They are views if the buffers lie in main memory.
         """
 
+    def append(self, rows: Sequence[npt.NDArray[Any]], n_past: int) -> None:
+        """Write what `rows` returned for some tokens after the first `n_past` tokens; drop all
+        later tokens.
+        """
+
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Move the tokens at ascending `positions` to the places right after the first `n_past`
         tokens; drop all other later tokens. Return how many of the moved tokens are in place; the
@@ -75,6 +80,11 @@ class SharedCache:
     def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
         """Return each buffer's rows for the tokens from `start` to `end`."""
         return [value.numpy()[0, :, start:end] for value in self._values]
+
+    def append(self, rows: Sequence[npt.NDArray[Any]], n_past: int) -> None:
+        """Write these rows to the buffers, which must lie in main memory."""
+        for value, new in zip(self._values, rows, strict=True):
+            value.numpy()[0, :, n_past : n_past + new.shape[1]] = new
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Copy the rows of these tokens to their new places if the buffers lie in main memory. On
@@ -123,6 +133,11 @@ class GrownCache:
     def rows(self, start: int, end: int) -> list[npt.NDArray[Any]]:
         """Return each buffer's rows for the tokens from `start` to `end`."""
         return [value.numpy()[0, :, start:end] for value in self._values]
+
+    def append(self, rows: Sequence[npt.NDArray[Any]], n_past: int) -> None:
+        """Replace every buffer by its first `n_past` tokens and these rows."""
+        pairs = zip(self._values, rows, strict=True)
+        self._take([np.concatenate([v.numpy()[:, :, :n_past], new[None]], 2) for v, new in pairs])
 
     def gather(self, n_past: int, positions: Sequence[int]) -> int:
         """Replace every buffer by a copy of its first `n_past` tokens and the tokens at

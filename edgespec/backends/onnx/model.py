@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,9 +15,9 @@ import numpy.typing as npt
 
 from ...config import EngineConfig
 from ...device import available_memory, fast_cores, total_memory
-from ...errors import OutOfMemory
+from ...errors import DecodeError, OutOfMemory
 from ...types import Abort, Outputs
-from ..base import Capabilities, FileModel
+from ..base import Buffer, Capabilities, FileModel
 from ..chunks import chunk_ends
 from ..context_length import default_n_ctx
 from ..separate import SeparateModels
@@ -95,6 +96,8 @@ class OnnxModel(FileModel):
         self._cache: Cache = GrownCache(self.graph, self.device)
         choose_cache(self)
         noise = measure_noise(self)
+        if self.device == "cpu" or isinstance(self._cache, GrownCache):
+            self.capabilities = replace(self.capabilities, saves="parts")
         obstacle = obstacle_to_trees(self)
         if not obstacle:
             self.capabilities = replace(self.capabilities, max_leaves=MAX_ROWS - 1)
@@ -185,6 +188,24 @@ class OnnxModel(FileModel):
         if n_past < self._n_past:
             self._cache.truncate(n_past)
             self._n_past = n_past
+
+    def save_state(self, start: int, end: int) -> Buffer:
+        """Return the keys and values of the tokens from `start` to `end`."""
+        if unread := self._unread:
+            self._unread = []
+            self._evaluate(unread, 0, None)
+        return np.stack(self._cache.rows(start, end)).data.cast("B")
+
+    def load_state(self, state: Buffer, end: int) -> None:
+        """Append tokens whose keys and values were saved."""
+        graph, n_past = self.graph, self._n_past
+        shape = len(graph.past), graph.heads, end - n_past, graph.head_size
+        if self._unread or len(state) != math.prod(shape) * np.dtype(graph.dtype).itemsize:
+            self.truncate(0)
+            raise DecodeError(f"{self.path}: a saved state is not of the tokens {n_past} to {end}")
+        rows = np.frombuffer(state, graph.dtype).reshape(shape)
+        self._cache.append(list(rows), n_past)
+        self._n_past = end
 
     def switches(self) -> dict[str, tuple[Any, Any]]:
         """Return the number of threads. It is the only such setting: a session is made for one

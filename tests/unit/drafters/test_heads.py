@@ -14,6 +14,7 @@ from edgespec import (
 )
 from edgespec.backends.base import Head
 from edgespec.backends.features import Features
+from edgespec.cache.prefixes import PrefixStore
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.base import DrafterContext, Role
@@ -65,6 +66,27 @@ def run(engine, prompt, n=20, **options):
     for _ in engine.generate(Request(prompt, params, SeededRandomness(None)), output, engine.stats):
         pass
     return output.token_ids
+
+
+def test_a_head_begins_after_a_prefix_that_was_loaded():
+    tokens = [chr(97 + i) for i in range(N)]
+    prompt = [i * i % N for i in range(120)]
+    found = {}
+    for name, store in (("without", None), ("with", PrefixStore(1 << 20))):
+        head = ToyHead(three_ways, vocab_size=N, layers=LAYERS, n_ctx=512)
+        config = {"num_speculative_tokens": 4, "draft_p_min": 0.0}
+        target = ToyModel(three_ways, vocab_size=N, n_ctx=512)
+        with assemble(target, ToyTokenizer(tokens), head, config, prefixes=store) as engine:
+            found[name] = [
+                engine.generate([*prompt, i], max_tokens=30, owner=owner)
+                for i, owner in enumerate(["a", "b", "a"])
+            ]
+            assert head.start == (121 if store else 1)
+    texts = {name: [answer.text for answer in answers] for name, answers in found.items()}
+    assert texts["with"] == texts["without"]
+    last = found["with"][-1].stats
+    assert last.num_cached_tokens == 120
+    assert last.num_accepted_draft_tokens > 0
 
 
 def test_a_toy_head_is_one():

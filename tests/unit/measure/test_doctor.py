@@ -22,6 +22,7 @@ from edgespec.measure.findings import Finding
 from edgespec.measure.machine_checks import check_gpu, check_memory
 from edgespec.measure.model_checks import check_temperature
 from tests.helpers import libllama
+from tests.unit.cache import test_prefixes
 
 FLAT = Curve((64,), (1, 32), ((0.1, 0.1),))
 HALF = Curve((64,), (1, 32), ((0.1, 1.65),))  # each further token costs half of one
@@ -39,7 +40,7 @@ def test_the_doctor_looks_at_the_machine():
     findings = edgespec.diagnose()
     subjects = [f.subject for f in findings if f.subject not in ("onnxruntime", "model")]
     assert subjects == [
-        "processor", "memory", "versions", "drafters", "libllama", "GPU", "profiles"
+        "processor", "memory", "versions", "drafters", "libllama", "GPU", "profiles", "prompts",
     ]  # fmt: skip
     with pytest.raises(ConfigError):
         edgespec.diagnose(temperature=-1)
@@ -204,3 +205,20 @@ def test_the_doctor_on_a_model_that_cannot_be_loaded(tmp_path):
     for broken in (path, "no-such-model"):
         last = edgespec.diagnose(broken)[-1]
         assert (last.subject, last.level, last.broken) == ("model", "problem", True)
+
+
+def test_the_doctor_says_how_much_is_kept_of_prompts(tmp_path, monkeypatch):
+    libllama.require()
+    monkeypatch.setenv("EDGESPEC_PREFIXES", str(tmp_path / "prefixes"))
+    (tmp_path / "toy.gguf").write_bytes(b"weights")
+    for n_files, level in ((0, "ok"), (1, "ok"), (0, "note")):
+        if n_files:
+            store, cache = test_prefixes.on_disk(tmp_path)
+            test_prefixes.read(cache, [1, 2] * 50)
+            cache.save()
+            store.close()
+        if level == "note":
+            monkeypatch.setenv("EDGESPEC_PREFIXES", str(tmp_path / "toy.gguf" / "prefixes"))
+        (found,) = [f for f in edgespec.diagnose() if f.subject == "prompts"]
+        assert found.level == level
+        assert level == "note" or found.text.startswith(f"{n_files} that were read are kept in")
