@@ -27,10 +27,12 @@ class Stream(Protocol):
 
     budget: the limits of its step, None if it cannot draft. loss_budget: tokens that it may still
     lose against decoding without anybody's drafts. growth: what made its draft, None without one.
+    error: why its draft could not be made.
     """
 
     budget: Budget
     growth: Growth | None
+    error: BaseException | None
 
     @property
     def loss_budget(self) -> float:
@@ -80,11 +82,17 @@ def _limits(stream: Stream, n_streams: int, plain_s: float) -> Limits:
     return stream.limits(budget._replace(n_streams=n_streams, plain_s=plain_s))
 
 
-def _grown(stream: Stream, limits: Limits) -> Growth:
-    growth = stream.growth = stream.start(limits)
-    wish = growth.next()
-    while wish:
-        wish = growth.next(wish.do())
+def _grown(stream: Stream, limits: Limits) -> Growth | None:
+    """Return the growth of a stream's draft, None if it fails: that ends this stream alone."""
+    try:
+        growth = stream.start(limits)
+        wish = growth.next()
+        while wish:
+            wish = growth.next(wish.do())
+    except Exception as error:
+        stream.error = error
+        return None
+    stream.growth = growth
     return growth
 
 
@@ -116,8 +124,9 @@ class _Company:
                 stream,
                 limits._replace(nodes=nodes, price=self._price, costs=beside, loss=left),
             )
-            growths.append(growth)
-            n_rows += len(growth.draft.tokens)
+            if growth:
+                growths.append(growth)
+                n_rows += len(growth.draft.tokens)
         self._choose(growths)
 
     def _cost(self, n_rows: int) -> float:

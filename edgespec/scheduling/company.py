@@ -310,19 +310,21 @@ class Company:
 
     def _evaluate(self, turns: list[tuple[Member, Turn]]) -> None:
         self._hold(turns)
-        began = self._clock()
+        began, chosen = self._clock(), turns
         try:
             reading_s = self._reading_s(turns)
             plain_s = self.controller.grow([turn for _, turn in turns], reading_s)
             drafted = self._clock()
-            chosen, items = self._fitting(turns)
+            chosen, items = self._fitting(self._without_failed(turns))
             self._let_go(turns)
+            if not chosen:
+                return
             outputs = self.model.decode([item for its in items for item in its])
         except ContextFull as error:
-            self._failed(turns, error)
+            self._failed(chosen, error)
             return
         except BaseException as error:
-            for member, turn in turns:
+            for member, turn in chosen:
                 self._end(member, turn, error, failed=True)
             return
         now = self._clock()
@@ -350,6 +352,13 @@ class Company:
         for (member, turn), its in zip(chosen, items, strict=True):
             mine, at = outputs[at : at + len(its)], at + len(its)
             self._hand_over(member, turn, mine, evaluation)
+
+    def _without_failed(self, turns: list[tuple[Member, Turn]]) -> list[tuple[Member, Turn]]:
+        """End the turns whose drafts have failed; return the others."""
+        for member, turn in turns:
+            if turn.error:
+                self._end(member, turn, turn.error)
+        return [each for each in turns if not each[1].error]
 
     def _fitting(
         self, turns: list[tuple[Member, Turn]]

@@ -8,6 +8,7 @@ from edgespec.costs.curves import Curve
 from edgespec.costs.online import Costs
 from edgespec.costs.profiles import Profile
 from edgespec.drafters.base import Drafter
+from edgespec.errors import DecodeError
 from edgespec.policies.base import PLAIN, Limits
 from edgespec.policies.growth import Growth
 from edgespec.policies.together import grow_together
@@ -45,7 +46,7 @@ class Answer:
 
     def __init__(self, *probs, loss=100.0, rate=1.0, limit=8):
         self.budget, self.loss_budget, self.rate = Budget(limit, 10), loss, rate
-        self._chain, self.growth, self.seen = Chain(probs), None, None
+        self._chain, self.growth, self.seen, self.error = Chain(probs), None, None, None
 
     def limits(self, budget):
         self.seen = budget
@@ -131,3 +132,17 @@ def test_streams_are_told_how_many_they_are():
     assert streams[0].seen.n_streams == 3
     assert streams[0].seen.plain_s == plain_s == pytest.approx(1.1)
     assert streams[2].seen is None
+
+
+class Failing(Answer):
+    """A stream whose drafts cannot be made."""
+
+    def start(self, limits):
+        raise DecodeError("the draft model fails")
+
+
+def test_a_draft_that_fails_ends_its_own_stream_alone():
+    streams = Answer(0.9), Failing(0.9), Answer(0.8)
+    found, _ = grown(STEPPED, *streams)
+    assert found == [1, 0, 0]
+    assert [bool(stream.error) for stream in streams] == [False, True, False]
