@@ -245,11 +245,8 @@ class PrefixFiles:
         encoded = msgspec.msgpack.encode(header)
         front = _FRONT.pack(_MAGIC, len(encoded), zlib.crc32(encoded))
         size = len(front) + len(encoded) + len(state)
-        if size > self._most_bytes:
+        if not self._keep_salt() or not self._trim(size, part):
             return
-        if not self._keep_salt():
-            return
-        self._trim(size, part)
         kept_files.replace(path, [front, encoded, memoryview(state)])
         part.file = PrefixFile(path, header)
         touch(part)
@@ -263,18 +260,21 @@ class PrefixFiles:
             self._has_salt = True
         return True
 
-    def _trim(self, n_bytes: int, part: Part) -> None:
+    def _trim(self, n_bytes: int, part: Part) -> bool:
         """Delete the least recently used files until `n_bytes` more fit, but none that `part`
-        continues.
+        continues; return False if they cannot fit.
         """
+        if n_bytes > self._most_bytes:
+            return False
         safe = {each.file.path for each in part.chain() if each.file}
         there = [(status, path) for path in _paths() if (status := _status(path))]
         left = self._most_bytes - sum(status.st_size for status, _ in there)
         for status, path in sorted(there, key=lambda one: one[0].st_mtime_ns):
             if left >= n_bytes:
-                return
+                return True
             if path not in safe and kept_files.remove(path):
                 left += status.st_size
+        return left >= n_bytes
 
 
 def touch(part: Part) -> None:

@@ -21,13 +21,14 @@ import numpy.typing as npt
 from .. import kept_files
 from ..backends.base import Buffer
 from ..device import available_memory
-from .prefix_files import Identity, PrefixFile, PrefixFiles
+from .prefix_files import Identity, PrefixFile, PrefixFiles, touch
 
 Tokens = npt.NDArray[np.int32]
 
 EVERYBODY = "\0everybody"
 """The owner of prefixes that requests of all owners may use."""
 
+BLOCK = 256  # tokens of a part: a text that branches off inside a part loads all of it
 LEAST = 32  # tokens: reading fewer again takes next to no time
 _SPARE = 256 << 20  # bytes that have to stay free for others
 _LEARNS = 0.3  # weight of a new measurement
@@ -248,10 +249,12 @@ class Prefixes:
         if part.file:
             kept_files.remove(part.file.path)
 
-    def loaded(self, n_bytes: int, seconds: float) -> None:
-        """Learn how long it took to load states of `n_bytes` into the model."""
-        if n_bytes:
-            self._costs.load_s += _LEARNS * (seconds / n_bytes - self._costs.load_s)
+    def loaded(self, part: Part, n_bytes: int, seconds: float) -> None:
+        """Learn how long it took to load states of `n_bytes` into the model, of which `part` was
+        the last.
+        """
+        touch(part)
+        self._costs.load_s += _LEARNS * (seconds / n_bytes - self._costs.load_s)
 
     def missing(
         self, owner: str, tokens: Sequence[int], saves: Literal["", "whole", "prefix", "parts"]
@@ -267,7 +270,7 @@ class Prefixes:
             if saves == "whole":
                 is_there = any(n == len(text) == len(p.tokens) for n, p in found)
                 return None if is_there else (0, None)
-            fit = [(n, p) for n, p in found if n > p.start]
+            fit = [(n, p) for n, p in found if n >= LEAST and n > p.start]
             n, part = max(fit, key=lambda one: (one[0], -len(one[1].tokens)), default=(0, None))
             if part:
                 self._store.touch(part)
@@ -277,20 +280,23 @@ class Prefixes:
 
     def add(
         self, owner: str, tokens: Sequence[int], start: int, before: Part | None, state: Buffer
-    ) -> None:
-        """Keep the state of a text from position `start` on. before: as `missing` returned it."""
+    ) -> Part | None:
+        """Keep the state of a text from position `start` on; return the new part, None if there is
+        no room for it. before: the part with the tokens before `start`, None if that is 0.
+        """
         text, name = np.array(tokens, np.int32), self._name(owner)
         with self._store._lock:
             part = Part(text, start, before, name, len(state), state)
             if before and before not in self.parts.get(before.owner, ()):
-                return  # it was dropped in the meantime
+                return None  # it was dropped in the meantime
             if not self._store.make_room(len(state), before):
-                return
+                return None
             self._place(part)
             self._store.touch(part)
         files, identity = self._store.files, self._identity
         if files and identity and files.keeps(is_everybodys=owner == EVERYBODY):
             files.write(identity, part, is_everybodys=owner == EVERYBODY)
+        return part
 
     def restore(self, file: PrefixFile) -> None:
         """Take a part that is on disk; its `before` must have been taken earlier."""

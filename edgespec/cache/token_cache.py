@@ -11,7 +11,7 @@ from ..backends.base import Model
 from ..backends.features import Features, States
 from ..errors import Aborted, CannotTruncate, DecodeError
 from ..types import Abort, Outputs
-from .prefixes import LEAST, Match, Prefixes
+from .prefixes import BLOCK, LEAST, Match, Prefixes
 
 logger = logging.getLogger("edgespec.prefixes")
 
@@ -94,9 +94,9 @@ class TokenCache:
         than the `n` tokens that are cached. Return how many of its tokens stay. That may be fewer
         than `n` if the cache cannot be cut there: the rest is read like a new prompt.
         """
-        if len(self.tokens) - n >= LEAST:
-            self.save()
         n_cached = n if self._can_cut(n) else self._n_protected(n)
+        if len(self.tokens) - n_cached >= LEAST:
+            self.save()
         match = prefixes.match(self.owner, context, whole=self._is_whole)
         if match is None:
             return n_cached
@@ -135,7 +135,8 @@ class TokenCache:
             self.tokens[part.start :] = text[part.start :]
             n_bytes += len(state)
         self._n_loaded = len(self.tokens) if self._is_whole else 0
-        prefixes.loaded(n_bytes, time.perf_counter() - began)
+        if match.parts:
+            prefixes.loaded(match.parts[-1], n_bytes, time.perf_counter() - began)
 
     def save(self) -> None:
         """Keep the state of the cached tokens, if there is a store and it does not have it yet.
@@ -152,12 +153,17 @@ class TokenCache:
         ):
             return
         start, before = missing
+        most = BLOCK if saves == "parts" else n
         try:
-            state = self.model.save_state(start, n)
+            while start < n:
+                end = n if n - start < most + LEAST else start + most
+                state = self.model.save_state(start, end)
+                before = self._prefixes.add(self.owner, self.tokens[:end], start, before, state)
+                if before is None:
+                    return
+                start = end
         except (DecodeError, MemoryError) as error:
             logger.debug("the state of %d tokens cannot be kept: %s", n - start, error)
-        else:
-            self._prefixes.add(self.owner, self.tokens, start, before, state)
 
     def n_branching(self, context: Sequence[int]) -> int:
         """Return after how many tokens of a context the state should be saved for other texts that

@@ -10,7 +10,7 @@ import edgespec
 from edgespec import ToyModel, ToyTokenizer
 from edgespec.cache import prefix_files
 from edgespec.cache.prefix_files import Identity, PrefixFiles
-from edgespec.cache.prefixes import EVERYBODY, LEAST, PrefixStore
+from edgespec.cache.prefixes import BLOCK, EVERYBODY, LEAST, PrefixStore
 from edgespec.cache.token_cache import TokenCache
 from edgespec.loading.assembly import assemble
 
@@ -195,7 +195,8 @@ def test_reading_that_is_quicker_is_preferred(store):
     read(cache, one)
     read(cache, text(2, 50))
     cache.begin("")
-    prefixes.loaded(100, 10.0)  # this device takes 0.03 s for a byte
+    ((part, *_),) = prefixes.parts.values()
+    prefixes.loaded(part, 100, 10.0)  # this device takes 0.03 s for a byte
     assert cache.align(one, token_s=1e-3) == 0
     cache.begin("")
     assert cache.align(one, token_s=1.0) == 100
@@ -356,3 +357,54 @@ def test_no_owner_waits_for_what_another_one_leaves(store, monkeypatch):
         assert saved == [1]
         events.close()
         assert saved == [1, 1]
+
+
+def test_a_cache_that_cannot_be_cut_is_read_up_to_the_branch_and_kept_there(store):
+    cache = TokenCache(toy(truncate=False), prefixes=store.of(None))
+    one = text(1, 100)
+    begin, other = one[:70], (one[70] + 1) % VOCABULARY
+    read(cache, one)
+    assert read(cache, [*begin, other, *text(3, 20)]) == 0  # 70 tokens are there, and cannot stay
+    before = cache.model.n_evaluated
+    assert read(cache, [*begin, other, *text(5, 20)]) == 70
+    assert cache.model.n_evaluated - before == 21
+
+
+def test_what_was_not_used_for_the_longest_time_leaves_the_disk_first(folder):
+    texts = [text(i, 100) for i in range(4)]
+    store, cache = on_disk(folder, 3500)  # room for three
+    for prompt in texts[:3]:
+        read(cache, prompt)
+        cache.save()
+        store.close()
+    store, cache = on_disk(folder, 3500)
+    assert read(cache, [*texts[0], 1]) == 100
+    read(cache, texts[3])
+    cache.save()
+    store.close()
+    _, cache = on_disk(folder, 3500)
+    assert [read(cache, [*each, 1]) for each in texts] == [100, 0, 100, 100]
+
+
+def test_no_file_outlives_what_it_continues(folder):
+    system = text(0, 200)
+    store, cache = on_disk(folder, 4500)
+    for prompt in ([*system, *text(1, 50)], [*system, *text(2, 50)], text(3, 150)):
+        read(cache, prompt)
+        cache.save()
+        store.close()
+        assert store.files.n_bytes() <= 4500
+    ids = {kept.id for kept in prefix_files.stored()}
+    assert len(ids) == 2
+    assert {kept.header.before for kept in prefix_files.stored()} <= {"", *ids}
+
+
+def test_a_text_that_branches_off_a_long_one_loads_little_of_it(store):
+    cache = TokenCache(toy(), prefixes=(prefixes := store.of(None)))
+    long, branch = text(1, 2000), [*text(1, 2000)[:300], *text(2, 100)]
+    for prompt in (long, branch, text(3, 50)):
+        read(cache, prompt)
+    match = prefixes.match("", [*branch, 1])
+    assert match.n == 400
+    assert sum(part.n_bytes for part in match.parts) <= 4 * (400 + BLOCK)
+    assert read(cache, [*long, 1]) == 2000
