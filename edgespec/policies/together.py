@@ -51,6 +51,8 @@ def grow_together(
     """Grow the drafts of streams whose steps are evaluated together. Return the seconds of that
     evaluation without drafts, 0 if the costs are not known.
 
+    A stream that has a growth already keeps its draft: it did not fit into the last evaluation. How
+    long a draft is may depend on its drawn tokens, so another draw would prefer some of them.
     n_rows: rows that are evaluated for others. reading_s: seconds in which parts of prompts are
     read in the same evaluation.
     """
@@ -60,6 +62,7 @@ def grow_together(
         n_past = sum(stream.budget.n_past for stream in streams) // len(streams)
         seconds = [reading_s + each for each in costs.target(n_past)]
         plain_s = seconds[min(n_plain, len(seconds) - 1)]
+    n_plain += sum(len(stream.growth.draft.tokens) for stream in streams if stream.growth)
     wanted = [_limits(stream, len(streams), plain_s) for stream in streams]
     priced = [pair for pair in zip(streams, wanted, strict=True) if pair[1].price]
     for stream, limits in zip(streams, wanted, strict=True):
@@ -75,9 +78,8 @@ def grow_together(
 
 
 def _limits(stream: Stream, n_streams: int, plain_s: float) -> Limits:
-    stream.growth = None
     budget = stream.budget
-    if budget.limit <= 0:
+    if budget.limit <= 0 or stream.growth:
         return Limits()
     return stream.limits(budget._replace(n_streams=n_streams, plain_s=plain_s))
 

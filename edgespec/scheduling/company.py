@@ -364,16 +364,18 @@ class Company:
         self, turns: list[tuple[Member, Turn]]
     ) -> tuple[list[tuple[Member, Turn]], list[Sequence[BatchItem]]]:
         """Return the turns that fit into one evaluation, and their items. Answers come before
-        prompts, and short prompts before long ones. The other turns wait for the next evaluation.
+        prompts, and short prompts before long ones; those that had to wait before come first. The
+        other turns wait for the next evaluation.
         """
         n_tokens, n_rows = self.model.max_batch, self.model.max_rows
         n_read = self._most_read_now(turns)
         chosen, items, left = [], [], []
-        for member, turn in sorted(turns, key=lambda each: (each[1].reads, each[1].n_least)):
+        for member, turn in sorted(turns, key=_precedence):
             most = min(n_tokens, n_read) if turn.reads else n_tokens
             its = turn.prepare(most, n_rows) if most > 0 else ()
             if not its:
                 left.append((member, turn))
+                turn.is_late = True
                 continue
             chosen.append((member, turn))
             items.append(its)
@@ -451,3 +453,8 @@ class Company:
         self.counts.evaluations += 1
         self.counts.shared_evaluations += len(streams) > 1
         self.counts.shared_draft_evaluations += n_drafted > 1
+
+
+def _precedence(waiting: tuple[Member, Turn]) -> tuple[bool, bool, int]:
+    _, turn = waiting
+    return turn.reads, not turn.is_late, turn.n_least

@@ -33,11 +33,13 @@ class Turn:
 
     abort: as soon as it returns a reason, the user no longer waits. reads: the turn reads a prompt,
     so it may be cut into pieces and must not delay the others by much. is_held: the company is
-    making its draft or taking its outputs, so its user cannot leave it now.
+    making its draft or taking its outputs, so its user cannot leave it now. is_late: it did not fit
+    into an earlier evaluation.
     """
 
     reads = False
     is_held = False
+    is_late = False
 
     def __init__(self, abort: Abort | None = None) -> None:
         self.abort = abort

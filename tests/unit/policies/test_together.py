@@ -1,6 +1,7 @@
 """One growth over several streams: rows and seconds are priced for all that wait."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from edgespec.errors import DecodeError
 from edgespec.policies.base import PLAIN, Limits
 from edgespec.policies.growth import Growth
 from edgespec.policies.together import grow_together
-from edgespec.types import Budget
+from edgespec.types import Budget, Draft
 
 STEPPED = [1.0, 1.05, 1.1, 1.15, 2.0, 2.05, 2.1, 2.15, 3.0, 3.05, 3.1, 3.15]
 RISING = [1 + 0.5 * n for n in range(12)]
@@ -109,6 +110,37 @@ def test_no_choice_gains_more():
 
         best = max(gain(counts) for counts in itertools.product(range(3), repeat=2))
         assert gain(found) >= best - 0.03 - 1e-9
+
+
+class Drawn:
+    """A finished growth of which some tokens were drawn from a model."""
+
+    def __init__(self, *probs, n_staying):
+        self.n_staying = n_staying
+        self.nodes = [SimpleNamespace(prob=prob, depth=i) for i, prob in enumerate(probs, 1)]
+        self.cut(len(probs))
+
+    def next(self):
+        return None
+
+    def cut(self, n):
+        self.draft = Draft((7,) * n)
+
+
+@pytest.mark.parametrize(("n_staying", "n_left"), [(0, 1), (1, 1), (2, 2), (3, 3)])
+def test_drawn_tokens_stay_however_unlikely(n_staying, n_left):
+    stream = Answer()
+    stream.start = lambda limits: Drawn(0.9, 0.1, 0.05, n_staying=n_staying)
+    found, _ = grown(RISING, stream, Answer(0.9))
+    assert found[0] == n_left
+
+
+def test_a_draft_that_did_not_fit_is_kept():
+    late, other = Answer(0.9, 0.9), Answer(0.9)
+    late.growth = kept = Drawn(0.1, 0.1, n_staying=2)
+    found, plain_s = grown(STEPPED, late, other)
+    assert (late.growth, found) == (kept, [2, 0])  # there is no room left among four rows
+    assert plain_s == pytest.approx(1.05)
 
 
 def test_others_losses_end_drafts():
