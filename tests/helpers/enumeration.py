@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
@@ -17,8 +19,14 @@ class Branching:
     def __init__(self, path: list[int]) -> None:
         self.path = path
         self.widths: list[int] = []
-        self.weight = 1.0
+        self._weight = 1.0
+        self._streams: list[Branching] = []
         self._drawn: dict[int, list[tuple[Distribution, int]]] = {}
+
+    @property
+    def weight(self) -> float:
+        """The probability of the choices so far, with those of streams beside it."""
+        return math.prod([self._weight, *[other._weight for other in self._streams]])
 
     def _choose(self, weights: Sequence[float]) -> int:
         options = [i for i, w in enumerate(weights) if w > 0]
@@ -27,7 +35,7 @@ class Branching:
             self.path.append(0)
         self.widths.append(len(options))
         picked = options[self.path[at]]
-        self.weight *= weights[picked]
+        self._weight *= weights[picked]
         return picked
 
     def bernoulli(self, probability: float) -> bool:
@@ -38,6 +46,15 @@ class Branching:
     def draw(self, distribution: Distribution) -> int:
         assert abs(sum(distribution.probs) - 1) < 1e-12
         return int(distribution.ids[self._choose(list(distribution.probs))])
+
+    def beside(self) -> Branching:
+        """Return the randomness of another stream in the same run: it goes on with the same list of
+        choices, but the noise of positions is its own.
+        """
+        other = copy.copy(self)
+        other._drawn = {}
+        self._streams.append(other)
+        return other
 
     def gumbel(self, position: int, distribution: Distribution) -> int:
         """Draw with the noise of a position, by the exact law.

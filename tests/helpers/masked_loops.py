@@ -6,17 +6,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from edgespec import ToyModel
 from edgespec.constraints.compiler import Constraints
 from edgespec.decoding.output import Output
-from edgespec.decoding.session import Session
-from edgespec.drafters.draft_model import ModelDrafter
-from edgespec.drafters.forced import ForcedDrafter
-from edgespec.drafters.suffix import SuffixDrafter
-from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.base import Request
 from edgespec.types import Stats
-from edgespec.verifiers.local import LocalVerifier
 from tests.helpers import toy_loops as loop
 from tests.helpers.enumeration import law
 
@@ -35,19 +28,6 @@ LANGUAGES = {
     ),
 }
 CONSTRAINTS = Constraints(loop.TOKENIZER)
-
-
-def session(kind, acceptance="block", depth=2, leaves=8):
-    """Return a loop with lookups and forced tokens, a draft model, or both."""
-    if kind in loop.KINDS or kind == "none":
-        return loop.session(kind, acceptance, depth=depth)
-    lookups = [ForcedDrafter(), *([SuffixDrafter(1)] if "suffix" in kind else [])]
-    top_k = 2 if "model tree" in kind else 1
-    draft = ToyModel(loop.probs_of(2), vocab_size=3)
-    models = [ModelDrafter(draft, 3, top_k=top_k, acceptance=acceptance)] if "model" in kind else []
-    target = ToyModel(loop.probs_of(1), vocab_size=3)
-    policy = (loop.AtTheEnd if "end" in kind else FixedDepth)(depth, max_leaves=leaves)
-    return Session(LocalVerifier(target, acceptance), [*lookups, *models], policy)
 
 
 KINDS = [
@@ -90,4 +70,4 @@ def answer(made, chance, params):
 
 
 def constrained_law(kind, params, **options):
-    return law(lambda chance: answer(session(kind, **options), chance, params))
+    return law(lambda chance: answer(loop.session(kind, **options), chance, params))

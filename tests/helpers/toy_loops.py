@@ -15,6 +15,7 @@ from edgespec.costs.profiles import Profile
 from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.draft_model import ModelDrafter
+from edgespec.drafters.forced import ForcedDrafter
 from edgespec.drafters.heads import HeadDrafter
 from edgespec.drafters.runner_ups import RunnerUpDrafter
 from edgespec.drafters.suffix import SuffixDrafter
@@ -60,18 +61,25 @@ def session(
     p_min=0.0,
     window=None,
     at_least=1,
+    leaves=None,
+    costs=None,
+    target=None,
+    **place,
 ):
+    """Return a fresh loop. costs, target: those of several loops' slots; place: where a slot is."""
+
     def toy(seed, n_ctx=16 if window else 256):  # a short one keeps fewer first tokens in view
         return ToyModel(probs_of(seed, zeros), vocab_size=3, n_ctx=n_ctx, truncate=truncate)
 
     words = {word.strip() for word in kind.split(",")}
-    costs = Costs(CHEAP, depth) if words & {"auto", "priced"} else None
+    if costs is None and words & {"auto", "priced"}:
+        costs = Costs(CHEAP, depth)
     if "fours" in words:
         costs = Costs(FOURS, 3)
         costs.fills = True
-    target = toy(1)
+    target = target or toy(1)
     states = Features()
-    made = []
+    made = [ForcedDrafter()] if "forced" in words else []
     if words & {"suffix", "tree"}:
         made.append(SuffixDrafter(1))
     if "tree" in words:
@@ -92,7 +100,7 @@ def session(
         made.append(HeadDrafter(head, 3, states, top_k=2, window=view, **options))
     of_chains = {"suffix", "model", "both", "first", "auto", "priced", "fours", "end"}
     trees = truncate and bool(words - of_chains)
-    leaves = 8 if trees else 1
+    leaves = leaves or (8 if trees else 1)
     policy = FixedDepth(depth, at_least, max_leaves=leaves)
     if "auto" in words:
         policy = Adaptive(costs)
@@ -102,7 +110,7 @@ def session(
         policy = Priced(costs, depth)
     ticks = itertools.count()  # time is a function of what was done: each look at it a tick
     clock = lambda: 1e-3 * next(ticks)  # noqa: E731
-    verifier = LocalVerifier(target, acceptance, clock, states=states)
+    verifier = LocalVerifier(target, acceptance, clock, states=states, **place)
     return Session(verifier, made, policy, clock=clock)
 
 

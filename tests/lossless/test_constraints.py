@@ -15,7 +15,6 @@ from tests.helpers.masked_loops import (
     answer,
     constrained_law,
     masked_law,
-    session,
 )  # fmt: skip
 from tests.helpers.selection import sample
 
@@ -58,8 +57,8 @@ def test_coupled_text_is_a_function_of_noise_alone():
     grid = [*itertools.permutations([0.2, 0.9, 1.7]), (0.5, 0.6, 0.7)]
     for given, _ in LANGUAGES.values():
         params = SamplingParams(temperature=1.0, max_tokens=3, **given)
-        plain = session("none")
-        others = [session(kind, "coupled", depth=d) for kind in KINDS for d in (1, 3)]
+        plain = loop.session("none")
+        others = [loop.session(kind, "coupled", depth=d) for kind in KINDS for d in (1, 3)]
         for noise in sample(itertools.product(grid[::2], repeat=3)):
             chance = loop.GridNoise([*noise, *noise])
             expected = answer(plain, chance, params)
@@ -70,6 +69,6 @@ def test_coupled_text_is_a_function_of_noise_alone():
 def test_greedy_equals_plain(kind):
     for given, texts in LANGUAGES.values():
         params = SamplingParams(max_tokens=12, **given)
-        plain = answer(session("none"), None, params)
-        assert answer(session(kind, depth=3), None, params) == plain
+        plain = answer(loop.session("none"), None, params)
+        assert answer(loop.session(kind, depth=3), None, params) == plain
         assert plain[1] in texts or len(plain[0]) == 12

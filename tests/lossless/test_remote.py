@@ -19,7 +19,7 @@ from edgespec.verifiers.remote import verifier as remote
 from tests.helpers import toy_loops as loop
 from tests.helpers import whole_answers as whole
 from tests.helpers.enumeration import law, total_variation
-from tests.helpers.masked_loops import LANGUAGES, N, answer, masked_law, session
+from tests.helpers.masked_loops import LANGUAGES, N, answer, masked_law
 from tests.helpers.selection import sample
 
 pytest.importorskip("llguidance")
@@ -74,7 +74,7 @@ def session_elsewhere(monkeypatch):
         monkeypatch.setattr(remote, "Connection", lambda *given: Loopback(sessions, tokenizer))
         if chance:
             chance.seed = 0
-        made = session(kind, "coupled", **options)
+        made = loop.session(kind, "coupled", **options)
         made._verifier = made._remote = remote.RemoteVerifier(RemoteConfig("ws://"), tokenizer)
         return made
 
@@ -127,7 +127,7 @@ def test_text_is_a_function_of_noise_alone(elsewhere, language):
     grid = [*itertools.permutations([0.2, 0.9, 1.7]), (0.5, 0.6, 0.7)][::2]
     for noise in sample(itertools.product(grid, repeat=3)):
         chance = loop.GridNoise([*noise, *noise])
-        expected = answer(session("none"), chance, params)
+        expected = answer(loop.session("none"), chance, params)
         for kind in DRAWN:
             assert elsewhere(kind, chance, params, depth=3) == expected
 
@@ -136,6 +136,6 @@ def test_text_is_a_function_of_noise_alone(elsewhere, language):
 def test_greedy_equals_plain(elsewhere, kind):
     for given, texts in LANGUAGES.values():
         params = SamplingParams(max_tokens=12, **given)
-        plain = answer(session("none"), None, params)
+        plain = answer(loop.session("none"), None, params)
         assert elsewhere(kind, None, params, depth=3) == plain
         assert plain[1] in texts or len(plain[0]) == 12
