@@ -1,5 +1,6 @@
 """Several answers at once on one batched target: the same texts, shared evaluations, no waiting."""
 
+import itertools
 import threading
 import time
 
@@ -151,6 +152,42 @@ def test_a_prompt_is_taken_from_the_slot_of_the_same_owner():
             other = engine.generate([*prompt, 3], max_tokens=2, owner="b").stats
         assert same.num_cached_tokens >= 149
         assert other.num_cached_tokens == 0
+
+
+TEXT = [i * i % 23 for i in range(120)]
+OTHER_TEXT = [(i * i + 5 * i + 1) % 23 for i in range(120)]
+
+
+def seen_by_b(text, *, owner="a", ended=True):
+    """Return everything that owner "b" can count of its answer to TEXT, after or while another
+    request had `text` answered.
+    """
+    drafts = {"method": "suffix,recycling,draft_model", "num_speculative_tokens": 4}
+    with engine_of(3, draft_p_min=0.0, **drafts) as engine:
+        sampling = {"max_tokens": 30, "ignore_eos": True}
+        with engine.stream(text, owner=owner, **sampling) as first:
+            for _ in itertools.takewhile(lambda event: ended or event.type != "token", first):
+                pass
+            company, models = engine.company, engine.company.model.models
+            n, n_tokens = company.n_evaluations, sum(model.n_evaluated for model in models)
+            stats = engine.generate(TEXT, owner="b", **sampling).stats
+            return (
+                stats.num_cached_tokens, stats.num_prefilled_tokens, stats.num_spec_steps,
+                stats.num_draft_tokens, stats.num_accepted_draft_tokens,
+                company.n_evaluations - n, sum(model.n_evaluated for model in models) - n_tokens,
+                company.n_shared,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["after it", "while it runs"])
+def test_nothing_that_can_be_counted_shows_the_text_of_another_owner(ended):
+    same, other = (seen_by_b(text, ended=ended) for text in (TEXT, OTHER_TEXT))
+    assert same == other
+    assert same[0] == 0
+    known = seen_by_b(TEXT, owner="b", ended=ended)
+    assert known[0] > 100  # the positive control: within one owner everything shows it
+    assert known[1] < same[1]
+    assert known[6] < same[6]
 
 
 def test_an_engine_is_closed_in_the_middle_of_answers():
