@@ -233,7 +233,7 @@ class TokenCache:
             n_past, n, states = (
                 len(self.tokens) - self._n_expected,
                 self._n_expected,
-                outputs.hidden,
+                outputs.hidden if self.features.layers else None,  # others' may be switched on
             )
             self.features.append(n_past, None if states is None else states[:n])
             self._node_states = states[n:] if self._nodes and states is not None else None

@@ -16,13 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ..backends.base import BatchedModel, BatchItem
 from ..errors import Aborted, ContextFull
 from ..types import Abort, Outputs
 from .sharing import SharedPrefixes
 from .turns import Evaluation, Turn
+
+T = TypeVar("T")
 
 logger = logging.getLogger("edgespec.scheduling")
 
@@ -93,6 +95,12 @@ class Member:
         """Become inactive: the company no longer waits for this member."""
         self._company.leave(self)
 
+    def exclusively(self, work: Callable[[], T]) -> T:
+        """Do something that changes the target while no evaluation is made or its outputs read.
+        Return what `work` returns.
+        """
+        return self._company.exclusively(work)
+
     def close(self) -> None:
         """End the company, which no member may use any more."""
         self._company.close()
@@ -135,6 +143,8 @@ class Company:
         self._waiting: list[tuple[Member, Turn]] = []
         self._line: deque[Turn] = deque()  # turns that are carried out one after another
         self._busy = self._closed = False
+        self._user = 0  # the thread that uses the target
+        self._n_changes = 0  # threads that wait to change it
         self._thread: threading.Thread | None = None
         self._usual_s = 0.0  # the time of evaluations lately
         self._token_s = 0.0  # seconds in which one token of a prompt is read, 0 if unknown
@@ -162,9 +172,10 @@ class Company:
         with self._changed:
             pause_s = self._clock() - member.ended
             member.pause_s += _LATEST * (pause_s - member.pause_s)
-            alone = not (self._busy or self._waiting or self._others(member))
+            is_free = not (self._busy or self._n_changes or self._waiting)
+            alone = is_free and not self._others(member)
             if alone:
-                self._busy = True
+                self._use()
             else:
                 self._waiting.append((member, turn))
                 self._start()
@@ -173,6 +184,22 @@ class Company:
             self._alone(member, turn)
         else:
             self._wait(member, turn)
+
+    def exclusively(self, work: Callable[[], T]) -> T:
+        """Do something as `Member.exclusively` says. In a turn, it is done at once."""
+        if not self.model.shares_prefixes or self._user == threading.get_ident():
+            return work()
+        with self._changed:
+            self._n_changes += 1  # no other evaluation begins before it
+            try:
+                self._changed.wait_for(lambda: not self._busy)
+                self._use()
+            finally:
+                self._n_changes -= 1
+        try:
+            return work()
+        finally:
+            self._release()
 
     def most_read(self, member: Member) -> int:
         """Return how many tokens of a prompt should be evaluated together for a member."""
@@ -237,12 +264,17 @@ class Company:
         try:
             turn.alone()
         finally:
-            with self._changed:
-                self._busy = False
-                member.ended = self._clock()
-                self.counts.evaluations += 1
-                if self._waiting:
-                    self._changed.notify_all()
+            member.ended = self._clock()
+            self.counts.evaluations += 1
+            self._release()
+
+    def _use(self) -> None:
+        self._busy, self._user = True, threading.get_ident()
+
+    def _release(self) -> None:
+        with self._changed:
+            self._busy, self._user = False, 0
+            self._changed.notify_all()
 
     def _wait(self, member: Member, turn: Turn) -> None:
         try:
@@ -278,17 +310,17 @@ class Company:
             try:
                 self._evaluate(turns)
             finally:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
+                self._release()
 
     def _collect(self) -> list[tuple[Member, Turn]]:
         """Wait for turns and return those to evaluate next; [] once the company is closed."""
         with self._changed:
             while not self._closed:
-                wait_s = self._wait_s() if self._waiting and not self._busy else None
+                is_free = not (self._busy or self._n_changes)
+                wait_s = self._wait_s() if self._waiting and is_free else None
                 if wait_s is not None and wait_s <= 0:
-                    turns, self._waiting, self._busy = self._waiting, [], True
+                    turns, self._waiting = self._waiting, []
+                    self._use()
                     for _, turn in turns:
                         turn.is_held = True
                     return turns

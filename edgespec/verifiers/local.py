@@ -120,15 +120,24 @@ class LocalVerifier:
         """
         if layers == self._tapped or (not layers and self._is_on_gpu) or self._states is None:
             return
-        if self._tapped:
-            self._model.tap(())
-        untapped = self._model.capabilities.max_batch
-        self._model.tap(layers)
+        untapped = self._exclusively(lambda: self._switch(layers))
         self._tapped = layers
         if layers and layers != self._states.layers:
             self._states.truncate(0)
             self._states.layers = layers
         self._reads_slower = self._model.capabilities.max_batch < untapped
+
+    def _switch(self, layers: tuple[int, ...]) -> int:
+        """Switch to these layers; return the most tokens of an evaluation without any."""
+        if self._tapped:
+            self._model.tap(())
+        untapped = self._model.capabilities.max_batch
+        self._model.tap(layers)
+        return untapped
+
+    def _exclusively(self, work: Callable[[], int]) -> int:
+        """Do something to the model while nobody uses its evaluations' outputs."""
+        return self.member.exclusively(work) if self.member else work()
 
     def _n_wanted(self, request: Request) -> int:
         """Return how many of a row's largest logits are needed, 0 for all of them."""
@@ -139,7 +148,8 @@ class LocalVerifier:
     def _prefill(self) -> Iterator[int]:
         context = self._context
         if self.member:
-            self.member.prefixes.take(self.slot, context)
+            prefixes = self.member.prefixes
+            self.member.exclusively(lambda: prefixes.take(self.slot, context))
         n = self._cache.align(context, abort=self._request.abort, token_s=self._token_s)
         yield n
         if (branching := self._cache.n_branching(context)) - n >= LEAST:

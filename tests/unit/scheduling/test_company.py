@@ -7,6 +7,7 @@ import time
 import pytest
 
 from edgespec import ContextFull, EdgeSpecError, ToyModel
+from edgespec.backends.base import BatchItem
 from edgespec.backends.separate import SeparateModels
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
@@ -15,7 +16,7 @@ from edgespec.loading.assembly import assemble
 from edgespec.scheduling.company import Company, Member
 from edgespec.scheduling.together import Together
 from edgespec.scheduling.turns import Turn
-from tests.helpers.serving import TOKENIZER, N, Shared, probs_of, toy
+from tests.helpers.serving import TOKENIZER, N, Shared, probs_of, toy, until
 
 PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 7, 8], [1] * 30, [2, 3] * 8]
 FLAT = Profile(Curve((0,), (1, 16, 64), ((1.0, 1.1, 1.4),)), Curve((0,), (1, 8), ((0.02, 0.05),)))
@@ -226,3 +227,37 @@ def test_answers_stay_together():
     with engine_of(2, slow=True, num_speculative_tokens=0) as engine:
         together(*[lambda p=p: engine.generate(p, **sampling) for p in PROMPTS[:2]])
         assert engine.company.counts.shared_evaluations > 20
+
+
+class Slowly(Turn):
+    """A turn that reads its outputs slowly. state: what it does at present."""
+
+    n_least, state = 1, ""
+
+    def prepare(self, n_tokens, n_rows):
+        return [BatchItem(0, [1], 1)]
+
+    def take(self, outputs, evaluation):
+        self.state = "reading"
+        time.sleep(0.1)
+        self.company.exclusively(lambda: None)  # a turn may do so itself
+        self.state = "read"
+
+    def alone(self):
+        self.take((), None)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_nothing_changes_the_target_while_outputs_are_read(alone):
+    company = Company(Shared([toy(), toy()]), Together(None))
+    member, other = Member(company), Member(company)
+    for each in [member] if alone else [member, other]:
+        each.join()
+    turn = Slowly()
+    turn.company = company
+    thread = threading.Thread(target=member.step, args=(turn,))
+    thread.start()
+    until(lambda: turn.state)
+    assert other.exclusively(lambda: turn.state) == "read"
+    thread.join()
+    company.close()
