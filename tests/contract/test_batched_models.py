@@ -1,11 +1,12 @@
 """The promises of batched models, run against each of them."""
 
+import contextlib
 import random
 
 import numpy as np
 import pytest
 
-from edgespec import ContextFull, EngineConfig
+from edgespec import ContextFull, EngineConfig, OutOfMemory
 from edgespec.backends.base import BatchItem
 from edgespec.backends.separate import SeparateModels
 from edgespec.loading.models import open_model
@@ -31,11 +32,11 @@ class Toys:
     """Toy models as one that can be batched."""
 
     def __init__(self, shared):
-        self._shared, self.model = shared, toy()
+        self.shares, self.model = shared, toy()
 
     def beside(self, n_slots, n_ctx):
         models = [toy() for _ in range(n_slots)]
-        return Shared(models, n_ctx) if self._shared else SeparateModels(models)
+        return Shared(models, n_ctx) if self.shares else SeparateModels(models)
 
     def __getattr__(self, name):
         return getattr(self.model, name)
@@ -192,6 +193,67 @@ def test_context_full_appends_nothing(model, batched):
 def test_close_twice(batched):
     batched.close()
     batched.close()
+
+
+@contextlib.contextmanager
+def batch_of(model):
+    """Return the slots of a model itself, the first of which is the model."""
+    if isinstance(model, Toys):
+        made = (Shared if model.shares else SeparateModels)([model.model])
+        made._new = lambda n_ctx, n_models: toy(n_ctx=n_ctx or 256)
+    else:
+        made = model.batched()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@every
+def test_slots_are_added_and_closed_while_the_first_one_holds_a_text(model):
+    text, other = ids(model, 12), ids(model, 9, factor=5)
+    expected = alone(model, text, 1), alone(model, other, 1)
+    model.truncate(0)
+    with batch_of(model) as batched:
+        batched.models[0].decode(text[:6], 0)
+        for n_slots in (1, 2):
+            batched.add(n_slots, model.n_ctx)
+        assert batched.n_slots == 4
+        assert batched.models[-1].n_ctx == batched.n_ctx == model.n_ctx
+        assert [each.n_past for each in batched.models] == [6, 0, 0, 0]
+        items = [BatchItem(3, other, 1), BatchItem(0, text[6:], 1)]
+        found = rows_of(batched, *items)
+        assert close(batched, found[0], expected[1])
+        assert close(batched, found[1], expected[0])
+        batched.close()
+        assert batched.n_slots == 1
+        assert model.n_past == len(text)
+        model.truncate(len(text) - 1)
+        assert close(batched, model.decode(text[-1:], 1).logits, expected[0])
+        batched.add(1, model.n_ctx)
+        assert close(batched, rows_of(batched, BatchItem(1, other, 1))[0], expected[1])
+
+
+@every
+def test_slots_that_cannot_be_added_change_nothing(model, monkeypatch):
+    text = ids(model, 12)
+    expected = alone(model, text, 1)
+    model.truncate(len(text) - 1)
+    with batch_of(model) as batched:
+        if isinstance(model, Toys):
+            monkeypatch.setattr(batched, "_new", refused)
+        elif batched.shares_prefixes:
+            monkeypatch.setattr(type(model), "_renew", refused)
+        else:
+            monkeypatch.setattr(batched, "_new", refused)
+        with pytest.raises(OutOfMemory):
+            batched.add(2, model.n_ctx)
+        assert batched.n_slots == 1
+        assert close(batched, rows_of(batched, BatchItem(0, text[-1:], 1))[0], expected)
+
+
+def refused(*given):
+    raise OutOfMemory("there is no memory")
 
 
 @separate

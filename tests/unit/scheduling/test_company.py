@@ -17,6 +17,7 @@ from edgespec.scheduling.company import Company, Member
 from edgespec.scheduling.together import Together
 from edgespec.scheduling.turns import Turn
 from tests.helpers.serving import TOKENIZER, N, Shared, probs_of, toy, until
+from tests.helpers.toy_head import ToyHead
 
 PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 7, 8], [1] * 30, [2, 3] * 8]
 FLAT = Profile(Curve((0,), (1, 16, 64), ((1.0, 1.1, 1.4),)), Curve((0,), (1, 8), ((0.02, 0.05),)))
@@ -261,3 +262,43 @@ def test_nothing_changes_the_target_while_outputs_are_read(alone):
     assert other.exclusively(lambda: turn.state) == "read"
     thread.join()
     company.close()
+
+
+class Tapped(Slow):
+    """A toy that notes how often its hidden states are switched, and by whom."""
+
+    company, seconds = None, 0.003
+
+    def tap(self, layers):
+        if self.company:
+            assert self.company._user == threading.get_ident(), "rows may be read meanwhile"
+            self.n_taps += 1
+        super().tap(layers)
+
+
+def test_a_head_in_the_first_slot_changes_no_other_answer():
+    """Its hidden states are switched off for requests without drafts, and on again."""
+    models = [Tapped(probs_of(1), vocab_size=N, n_ctx=256) for _ in range(3)]
+    head = ToyHead(probs_of(1), vocab_size=N)
+    config = {"num_speculative_tokens": 3, "draft_p_min": 0.0}
+    options = {"profile": FLAT, "slots": Shared(models)}
+    with assemble(models[0], TOKENIZER, head, config, **options) as engine:
+        models[0].company, models[0].n_taps = engine.company, 0
+        sampling = {"max_tokens": 25, "ignore_eos": True}
+
+        def ask(i):
+            plainly = {"disable_spec_decode": True}
+            return [
+                engine.generate(PROMPTS[i], **sampling, **(plainly if n % 2 else {}))
+                for n in range(4)
+            ]
+
+        found = together(*[lambda i=i: ask(i) for i in range(3)])
+        for prompt, answers in zip(PROMPTS, found, strict=False):
+            for each in answers:
+                assert each.token_ids == alone(prompt, **sampling)
+        assert engine.company.n_shared > 0
+        assert models[0].n_taps > 1
+        states = [session._verifier._states for session in engine.sessions]
+        assert states[0].end > 0
+        assert states[1].end == states[2].end == 0
