@@ -182,9 +182,9 @@ class Soak:
             },
             "other_texts": len(self.others),
             "evaluations": {
-                "all": company.n_evaluations,
-                "of several streams": company.n_shared,
-                "with drafts of several streams": company.n_drafts_shared,
+                "all": company.counts.evaluations,
+                "of several streams": company.counts.shared_evaluations,
+                "with drafts of several streams": company.counts.shared_draft_evaluations,
             },
             "used": {
                 name: {

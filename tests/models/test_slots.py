@@ -110,13 +110,17 @@ def test_texts_among_others_are_those_of_lone_answers(loaded):
     engine, model, is_equal = loaded
     requests = sample(REQUESTS, 5)
     alone = [engine.generate(question, **sampling).token_ids for question, sampling in requests]
-    assert engine.company.n_shared == 0
+    assert engine.company.counts.shared_evaluations == 0
     with Others(engine) as others:
         among = [engine.generate(question, **sampling) for question, sampling in requests]
     assert others.errors == []
     assert others.n_cancelled > 0
     shares = engine.company.model.shares_prefixes
-    assert (engine.company.n_drafts_shared > 0) == (engine.company.n_shared > 0) == shares
+    assert (
+        (engine.company.counts.shared_draft_evaluations > 0)
+        == (engine.company.counts.shared_evaluations > 0)
+        == shares
+    )
     assert sum(each.stats.num_draft_tokens for each in among) > 0
     for (question, sampling), expected, found in zip(requests, alone, among, strict=True):
         if is_equal:

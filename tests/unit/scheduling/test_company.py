@@ -171,13 +171,14 @@ def seen_by_b(text, *, owner="a", ended=True):
             for _ in itertools.takewhile(lambda event: ended or event.type != "token", first):
                 pass
             company, models = engine.company, engine.company.model.models
-            n, n_tokens = company.n_evaluations, sum(model.n_evaluated for model in models)
+            counts = company.counts
+            n, n_tokens = counts.evaluations, sum(model.n_evaluated for model in models)
             stats = engine.generate(TEXT, owner="b", **sampling).stats
             return (
                 stats.num_cached_tokens, stats.num_prefilled_tokens, stats.num_spec_steps,
                 stats.num_draft_tokens, stats.num_accepted_draft_tokens,
-                company.n_evaluations - n, sum(model.n_evaluated for model in models) - n_tokens,
-                company.n_shared,
+                counts.evaluations - n, sum(model.n_evaluated for model in models) - n_tokens,
+                counts.shared_evaluations,
             )  # fmt: skip
 
 
@@ -297,7 +298,7 @@ def test_a_head_in_the_first_slot_changes_no_other_answer():
         for prompt, answers in zip(PROMPTS, found, strict=False):
             for each in answers:
                 assert each.token_ids == alone(prompt, **sampling)
-        assert engine.company.n_shared > 0
+        assert engine.company.counts.shared_evaluations > 0
         assert models[0].n_taps > 1
         states = [session._verifier._states for session in engine.sessions]
         assert states[0].end > 0
