@@ -1,10 +1,11 @@
 """What one client's texts change for another: reuse and times of 200 requests.
 
-    python -m benchmarks.owners NAME [--rounds N] [--save NAME]
+    python -m benchmarks.owners NAME [--slots N] [--rounds N] [--save NAME]
 
 NAME: a GGUF in $EDGESPEC_TEST_MODELS, served by `edgespec serve` with two keys. In each round a
 first client sends a text, and a second one either the same text or a new one of the same length, in
-random order. If something of the first is reused, the same text begins sooner. The second client
+random order. If something of the first is reused, the same text begins sooner. With --slots above
+1, the first client's answer is still running meanwhile, in another slot. The second client
 has another key; as a positive control it has the first one's. Reported are, of each pair, the ratio
 of the medians (the same text over a new one) with a 95% interval by the bootstrap, the chance that
 a request for the same text is the faster of two (0.5: nothing can be told), and the tokens that
@@ -33,15 +34,15 @@ WORDS = ["red", "green", "blue", "one", "two", "three", "north", "south", "stone
 
 
 @contextlib.contextmanager
-def served(name: str) -> Iterator[httpx.Client]:
-    """Yield a client of `edgespec serve`."""
+def served(name: str, *options: str) -> Iterator[httpx.Client]:
+    """Yield a client of `edgespec serve` with these further options."""
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
         keys.write_text("\n".join(KEYS.values()))
         keys.chmod(0o600)
         command = [sys.executable, "-m", "edgespec_cli", "serve", "-m", str(model(name))]
         server = subprocess.Popen(
-            [*command, "--port", "0", "--api-key-file", str(keys)],
+            [*command, "--port", "0", "--api-key-file", str(keys), *options],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
@@ -66,17 +67,35 @@ def ask(client: httpx.Client, key: str, text: str) -> tuple[float, int]:
     return took, cached
 
 
+@contextlib.contextmanager
+def answering(client: httpx.Client, key: str, text: str) -> Iterator[None]:
+    """Have an answer to a text written meanwhile, which has begun."""
+    body = {"prompt": text, "max_tokens": 400, "temperature": 0, "stream": True}
+    headers = {"x-api-key": KEYS[key]}
+    with client.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
+        lines = answer.raise_for_status().iter_lines()
+        next(lines)  # dropping `lines` would end the answer
+        yield
+        lines.close()
+
+
 def text_of(rng: random.Random) -> str:
-    return " ".join(rng.choices(WORDS, k=60))
+    return " ".join(rng.choices(WORDS, k=120))
 
 
-def rounds(client: httpx.Client, second: str, n: int, rng: random.Random) -> dict[str, list]:
-    """Return what the second client saw of n requests for the same text, and of n for a new one."""
+def rounds(
+    client: httpx.Client, second: str, n: int, rng: random.Random, *, at_once: bool = False
+) -> dict[str, list]:
+    """Return what the second client saw of n requests for the same text, and of n for a new one.
+
+    at_once: the first client's answer runs meanwhile.
+    """
     seen: dict[str, list] = {"same": [], "new": []}
     for kind in rng.sample(["same", "new"] * n, 2 * n):
         text, other = text_of(rng), text_of(rng)
         ask(client, "first", text)
-        seen[kind].append(ask(client, second, text if kind == "same" else other))
+        with answering(client, "first", text) if at_once else contextlib.nullcontext():
+            seen[kind].append(ask(client, second, text if kind == "same" else other))
         ask(client, second, text_of(rng))  # what the second one has now is neither
     return seen
 
@@ -101,17 +120,20 @@ def compared(seen: dict[str, list]) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
+    parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--save", default="owners")
     args = parser.parse_args()
     rng = random.Random(1)
-    with served(args.name) as client:
-        rounds(client, "second", 5, rng)  # to warm up
+    owners = {"another owner": "second", "the same owner": "first"}
+    options, at_once = ("--slots", str(args.slots)), args.slots > 1
+    with served(args.name, *options) as client:
+        rounds(client, "second", 5, rng, at_once=at_once)  # to warm up
         result = {
-            "another owner": compared(rounds(client, "second", args.rounds, rng)),
-            "the same owner": compared(rounds(client, "first", args.rounds, rng)),
+            name: compared(rounds(client, key, args.rounds, rng, at_once=at_once))
+            for name, key in owners.items()
         }
-    save(args.save, {"rounds": args.rounds, "pairs": result})
+    save(args.save, {"rounds": args.rounds, "slots": args.slots, "pairs": result})
 
 
 if __name__ == "__main__":

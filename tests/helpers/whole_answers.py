@@ -162,9 +162,7 @@ def answers_law(case, kind, **options):
         params, case.options, case.rendered
     )
     return law(
-        lambda chance: answer(
-            case, constraint, constrained.session(kind, **options), chance, params
-        )
+        lambda chance: answer(case, constraint, loop.session(kind, **options), chance, params)
     )
 
 
