@@ -206,7 +206,7 @@ def assemble(
         if isinstance(drafting, Head):  # switching hidden states on takes time: do it at load
             requires = Requires(drafting.layers, drafting.n_states)
         context = DrafterContext(
-            config,
+            config if drafting or not draft_model else _without_model(config),
             model.vocab_size,
             model,
             tokenizer,
@@ -235,6 +235,22 @@ def assemble(
         company.controller = Together(made[0].policy.costs)
     return _engine(
         made, sessions, context, governor, kept=kept, company=company, prefixes=prefixes, **options
+    )
+
+
+def _without_model(config: SpeculativeConfig) -> SpeculativeConfig:
+    """Return a configuration for a slot that has no draft model: the same without the drafters that
+    use one, and without their options.
+    """
+    entries = drafters.chosen(config.method)
+    others = [entry for entry in entries if not entry.uses_model]
+    taken = {name for entry in others for name in entry.options}
+    dropped = {name for entry in entries for name in entry.options} - taken
+    method = ",".join(entry.name for entry in others) or "none"
+    return replace(
+        config,
+        method=config.method if config.method == "auto" else method,
+        options={name: v for name, v in config.options.items() if name not in dropped},
     )
 
 

@@ -303,3 +303,16 @@ def test_a_head_in_the_first_slot_changes_no_other_answer():
         states = [session._verifier._states for session in engine.sessions]
         assert states[0].end > 0
         assert states[1].end == states[2].end == 0
+
+
+def test_slots_without_the_head_draft_nothing_if_only_the_head_was_asked_for():
+    models = [Tapped(probs_of(1), vocab_size=N, n_ctx=256) for _ in range(2)]
+    head = ToyHead(probs_of(1), vocab_size=N)
+    config = {"method": "draft_model", "num_speculative_tokens": 3, "options": {"top_k": 2}}
+    with assemble(models[0], TOKENIZER, head, config, profile=FLAT, slots=Shared(models)) as engine:
+        models[0].company = engine.company
+        n = [len(session._drafting.drafters) for session in engine.sessions]
+        found = together(*[lambda p=p: engine.generate(p, max_tokens=9) for p in PROMPTS[:2]])
+    assert n == [1, 0]
+    for each, prompt in zip(found, PROMPTS, strict=False):
+        assert each.token_ids == alone(prompt, max_tokens=9)
