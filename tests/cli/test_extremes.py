@@ -29,6 +29,8 @@ NEEDED = {  # what a command needs to come to the use of its options
     ("corpus", "add"): [*MODEL, "text.txt"],
     ("corpus", "list"): [],
     ("corpus", "clear"): [],
+    ("cache", "list"): [],
+    ("cache", "clear"): [],
     ("models",): [],
     ("default",): [],
     ("pull",): ["--offline", "tiny.gguf"],
