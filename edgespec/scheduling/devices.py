@@ -36,7 +36,7 @@ class DeviceSlots(BatchedModel):
 
     def add(self, n_slots: int, n_ctx: int = 0, *, together: bool = False) -> None:
         """Add slots for devices."""
-        self._model.add(n_slots, n_ctx, together=together)
+        self._member.exclusively(lambda: self._model.add(n_slots, n_ctx, together=together))
         self.models = self._model.models[self._first :]
         self._n_cells = self.n_ctx if together and self.shares_prefixes else 0
         self.max_batch = min(self._model.max_batch, self.n_ctx)
@@ -52,7 +52,8 @@ class DeviceSlots(BatchedModel):
 
     def copy(self, source: int, target: int, n_past: int) -> None:
         """Fill an empty slot with the first tokens of another one."""
-        self._model.copy(source + self._first, target + self._first, n_past)
+        first = self._first
+        self._member.exclusively(lambda: self._model.copy(source + first, target + first, n_past))
         self._copied[target] = (source, n_past)
 
     def truncate(self, slot: int, n_past: int) -> None:

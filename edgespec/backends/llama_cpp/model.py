@@ -349,7 +349,12 @@ class LlamaCppModel(Tappable):
 
     def make_room(self, n_tokens: int) -> None:
         """Free the cells of rejected nodes if there are many of them or the space is needed."""
-        if self.branches.n_parked and self.branches.is_full(self.n_ctx - self.n_past - n_tokens):
+        waits = self._n_nodes > 0  # a tree waits for `keep`
+        if (
+            self.branches.n_parked
+            and not waits
+            and self.branches.is_full(self.n_ctx - self.n_past - n_tokens)
+        ):
             try:
                 self.branches.pack(self.n_past)
             except BaseException:

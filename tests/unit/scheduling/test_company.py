@@ -8,7 +8,9 @@ import pytest
 
 from edgespec import ContextFull, EdgeSpecError, ToyModel
 from edgespec.backends.base import BatchItem
+from edgespec.backends.features import Features
 from edgespec.backends.separate import SeparateModels
+from edgespec.cache.token_cache import TokenCache
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.errors import Aborted
@@ -300,9 +302,18 @@ def test_a_head_in_the_first_slot_changes_no_other_answer():
                 assert each.token_ids == alone(prompt, **sampling)
         assert engine.company.counts.shared_evaluations > 0
         assert models[0].n_taps > 1
-        states = [session._verifier._states for session in engine.sessions]
-        assert states[0].end > 0
-        assert states[1].end == states[2].end == 0
+        assert engine.sessions[0]._verifier._states.end > 0
+
+
+@pytest.mark.parametrize("layers", [(), (2,)])
+def test_states_that_another_slot_needs_are_not_stored(layers):
+    """One context returns the states of all its texts."""
+    features = Features()
+    features.layers = layers
+    target = toy()
+    target.tap((2,))
+    TokenCache(target, features).decode([1, 2, 3])
+    assert features.end == 3 * len(layers)
 
 
 def test_slots_without_the_head_draft_nothing_if_only_the_head_was_asked_for():
