@@ -81,6 +81,7 @@ def test_the_latest_stay_whatever_comes():
 def test_the_states_of_a_kept_path_are_its_own():
     model, found = ToyModel(np.full((8, 8), 1 / 8)), Features()
     model.tap((1,))
+    found.layers = (1,)
     cache = TokenCache(model, found)
     cache.decode([0, 1])
     cache.decode_tree([2, 3, 4, 5, 6], (-1, 0, -1, 2))  # nodes 3 4 and 5 6 after token 2
