@@ -117,7 +117,8 @@ def test_texts_are_the_same_however_a_prompt_came_into_the_cache(load):
     with load(prompt_cache="disk") as engine:
         found, cached = answers(engine, prompts)
         assert found == expected or not has_equal_rows
-        assert min(cached) >= (100 if kind == WHOLE else 135)
+        if kind != WHOLE or not truncates:  # else texts were cut in the cache, and saved uncut
+            assert min(cached) >= (100 if kind == WHOLE else 135)
         if kind != WHOLE:  # its last prompt was in the cache when the engine was closed
             assert cached[-1] == len(prompts[-1]) - 1
 
