@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -77,9 +78,13 @@ def served(command: list[str], env: dict[str, str] | None = None) -> Iterator[st
 
 
 def ask(mode: Mode, question: str, n_tokens: int) -> Answer:
-    """Return the figures of one streamed answer."""
+    """Return the figures of one streamed answer. No prompt begins like an earlier one."""
+    number = f"Question {random.randrange(10**5, 10**6)}."
     body = {
-        "messages": [{"role": "user", "content": question}], "stream": True, "temperature": 0,
+        "messages": [
+            {"role": "system", "content": number}, {"role": "user", "content": question}
+        ],
+        "stream": True, "temperature": 0,
         "max_tokens": n_tokens, "stream_options": {"include_usage": True},
         "cache_prompt": False, **mode.fields,
     }  # fmt: skip
@@ -172,6 +177,7 @@ def main() -> None:
         ours = [
             sys.executable, "-m", "edgespec_cli", "serve", "-m", str(path), "--slots",
             str(args.slots), "-c", str(n_ctx), "--parallel", "0", "--draft-memory", "off",
+            "--prompt-cache", "off",
             "-md", str(common.MODELS / args.draft) if args.draft else "none", "-q",
         ]  # fmt: skip
         url = stack.enter_context(served(ours))

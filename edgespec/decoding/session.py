@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -260,8 +261,12 @@ class _Step(Step):
         verifier = self._session._verifier
         assert isinstance(verifier, LocalVerifier)
         self._verifier = verifier
-        self.budget = running.budget
         self._item: BatchItem | None = None
+
+    @functools.cached_property
+    def budget(self) -> Budget:  # type: ignore[override]
+        """The limits of the step."""
+        return self._running.budget
 
     @property
     def n_least(self) -> int:

@@ -177,6 +177,7 @@ class Company:
             if alone:
                 self._use()
             else:
+                turn.is_done.clear()  # it is made here, before two threads use it
                 self._waiting.append((member, turn))
                 self._start()
                 self._changed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -44,11 +45,15 @@ class Turn:
     def __init__(self, abort: Abort | None = None) -> None:
         self.abort = abort
         self.error: BaseException | None = None
-        self.is_done = threading.Event()
 
     def alone(self) -> None:
         """Do everything in the user's own thread: no other turn waits."""
         raise NotImplementedError
+
+    @functools.cached_property
+    def is_done(self) -> threading.Event:
+        """Set when the turn is done; a turn that is carried out alone never needs it."""
+        return threading.Event()
 
     @property
     def n_rows(self) -> int:
