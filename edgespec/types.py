@@ -130,9 +130,8 @@ class Budget(NamedTuple):
 
     limit: most drafted tokens. n_past: tokens in the context. n_emitted: tokens of the answer so
     far. remaining: most tokens that the request can still emit. max_leaves: most leaves of a draft
-    that is a tree; 1 if the target takes only chains. n_streams: the streams whose steps are
-    evaluated together. plain_s: the seconds of a step of all of them without drafts, 0 for a stream
-    that is alone.
+    that is a tree; 1 if the target takes only chains. plain_s: the seconds of a step together
+    with those of other streams, all without drafts; 0 for a stream that is alone.
     """
 
     limit: int
@@ -140,7 +139,6 @@ class Budget(NamedTuple):
     n_emitted: int = 0
     remaining: int = 1 << 30
     max_leaves: int = 1
-    n_streams: int = 1
     plain_s: float = 0.0
 
 
@@ -194,10 +192,10 @@ class StepStats(NamedTuple):
     """The figures of one step: a draft and its verification.
 
     Times are in seconds. n_evaluated, n_filled: as in Verdict. draft_evaluated: as `evaluated` in
-    Draft. widths: the number of nodes of a tree at each depth; empty for a chain. n_streams: the
-    streams whose steps were evaluated together; the times are those of all of them. plain_s: the
-    seconds of such an evaluation without drafts, 0 if it is not known and for a stream that was
-    alone.
+    Draft. widths: the number of nodes of a tree at each depth; empty for a chain. plain_s: the
+    seconds that this step would have taken without anybody's drafts, together with the other
+    streams that were evaluated with it; the times are then those of all. It is 0 for a stream that
+    was alone. n_beside: the rows that the drafts of other streams took.
     """
 
     source: str
@@ -212,8 +210,8 @@ class StepStats(NamedTuple):
     draft_evaluated: tuple[Work, ...] = ()
     widths: tuple[int, ...] = ()
     n_filled: int = 0
-    n_streams: int = 1
     plain_s: float = 0.0
+    n_beside: int = 0
 
 
 @dataclass(slots=True)

@@ -165,6 +165,16 @@ class TokenCache:
         except (DecodeError, MemoryError) as error:
             logger.debug("the state of %d tokens cannot be kept: %s", n - start, error)
 
+    def park(self) -> None:
+        """Move the cached tokens to the store, if there is one that has room for them. A later
+        request loads them from there.
+        """
+        if self._prefixes is None or len(self.tokens) < LEAST:
+            return
+        self.save()
+        if self._prefixes.n_known(self.owner, [*self.tokens, 0]) > len(self.tokens) - LEAST:
+            self.truncate(0)
+
     def n_branching(self, context: Sequence[int]) -> int:
         """Return after how many tokens of a context the state should be saved for other texts that
         begin like it; 0 if that is not needed, because longer states can be truncated.

@@ -222,7 +222,8 @@ class _Running:
         n_past = len(self.context) - 1
         if evaluation:
             draft_s, step_s = evaluation.draft_s, evaluation.draft_s + evaluation.verify_s
-            shared = evaluation.n_streams, evaluation.plain_s
+            n_beside = evaluation.n_drafted - len(draft.tokens) - verdict.n_filled
+            shared = evaluation.plain_s, n_beside
             step = stats_of(draft, verdict, len(tokens), n_past, (draft_s, step_s), *shared)
         else:
             step = stats_of(draft, verdict, len(tokens), n_past, (draft_s, now - start))

@@ -31,13 +31,13 @@ def stats_of(
     n_emitted: int,
     n_past: int,
     times: tuple[float, float],
-    n_streams: int = 1,
     plain_s: float = 0.0,
+    n_beside: int = 0,
 ) -> StepStats:
     """Return the statistics of a step.
 
     n_past: tokens in the context without the last emitted one. times: seconds of drafting, and of
-    the complete step. n_streams, plain_s: as in StepStats.
+    the complete step. plain_s, n_beside: as in StepStats.
     """
     draft_s, total_s = times
     return StepStats(
@@ -53,8 +53,8 @@ def stats_of(
         draft_evaluated=draft.evaluated,
         widths=widths_of(draft.parents) if draft.parents else (),
         n_filled=verdict.n_filled,
-        n_streams=n_streams,
         plain_s=plain_s,
+        n_beside=n_beside,
     )
 
 

@@ -58,7 +58,7 @@ class Adaptive(Policy):
         self._told_stale = False
         self.reason = "no draft yet"
         self._price = 0.0  # tokens a second
-        self._n_streams = 1  # that the price was seen with
+        self._company_s = 0.0  # a plain step of the company that the price was seen in; 0: alone
         self._regime = costs.regime
         self.accounts = Accounts()
         self.draft_gain = DraftGain()
@@ -95,9 +95,9 @@ class Adaptive(Policy):
         if not costs.known:
             self.reason = _NOT_MEASURED
             return PLAIN
-        alone = budget.n_streams == 1
-        if budget.n_streams != self._n_streams:
-            self._n_streams, self._price = budget.n_streams, 0.0
+        alone = not budget.plain_s
+        if not _are_near(budget.plain_s, self._company_s):
+            self._company_s, self._price = budget.plain_s, 0.0
         plain_s = costs.target(budget.n_past)[1] if alone else budget.plain_s
         if alone and self._since_plain >= (_PLAIN_EVERY if costs.plain.n >= 4 else 1):
             self.reason = "measuring plain decoding"
@@ -126,7 +126,7 @@ class Adaptive(Policy):
         self._look_back(verified)
         if step.n_evaluated != step.n_drafted + 1 + step.n_filled:
             return  # the step ended the prefill as well
-        n_past, alone = step.n_past - step.n_emitted, step.n_streams == 1
+        n_past, alone = step.n_past - step.n_emitted, not step.plain_s
         if alone:
             self.costs.observe(step, n_past)
             self._since_plain = 0 if step.n_evaluated == 1 else self._since_plain + 1
@@ -143,7 +143,7 @@ class Adaptive(Policy):
             self.draft_gain.count(step, plain)
         tapping = self._tapping_s / plain  # tokens that a head's hidden states cost each step
         lost = tapping
-        if step.n_drafted or step.draft_evaluated or not alone:  # others' drafts take time, too
+        if step.n_drafted or step.draft_evaluated or step.n_beside:
             lost += max(0.0, step.total_s - reading_s - plain) / plain
         won_by_model = 0.0
         if step.draft_evaluated:
@@ -249,6 +249,11 @@ def make(context: PolicyContext) -> Adaptive:
             "draft_p_min out, or take the policy fixed"
         )
     return Adaptive(context.costs())
+
+
+def _are_near(seconds: float, others: float) -> bool:
+    """Return whether two times differ by so little that the same rate of tokens goes with them."""
+    return seconds == others or 0.8 * others < seconds < 1.25 * others
 
 
 def _tokens_ahead(budget: Budget, usual: int) -> int:

@@ -79,8 +79,8 @@ class Growth:
     evaluate a model; at most one of them is opened, that is, evaluated for new guesses. matcher:
     the matcher of the request's constraint.
 
-    draft: the finished draft, once `next` returns None. nodes: the tokens that it was chosen from:
-    the first ones. forbidden: free guesses that only the loss
+    draft: the finished draft, once `next` returns None. nodes: all tokens that it was chosen from;
+    it has the first of them (`cut` changes how many). forbidden: free guesses that only the loss
     budget forbade. reading_s: seconds in which the model reads text that it had not read. explored:
     tokens that a trial of a model may lose. idle: True if a model was not worth its time. reason:
     why nothing is drafted; "" while models pause, which means that the last reason still holds.

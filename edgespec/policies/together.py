@@ -19,13 +19,11 @@ from .growth import Growth
 from .guesses import Node
 from .worth import SURE
 
-_MARGIN = 0.03  # tokens that all drafts together must be expected to gain
-
 
 class Stream(Protocol):
     """One of the streams that are evaluated together.
 
-    budget: the limits of its step, None if it cannot draft. loss_budget: tokens that it may still
+    budget: the limits of its step. loss_budget: tokens that it may still
     lose against decoding without anybody's drafts. growth: what made its draft, None without one.
     error: why its draft could not be made.
     """
@@ -63,7 +61,7 @@ def grow_together(
         seconds = [reading_s + each for each in costs.target(n_past)]
         plain_s = seconds[min(n_plain, len(seconds) - 1)]
     n_plain += sum(len(stream.growth.draft.tokens) for stream in streams if stream.growth)
-    wanted = [_limits(stream, len(streams), plain_s) for stream in streams]
+    wanted = [_limits(stream, plain_s) for stream in streams]
     priced = [pair for pair in zip(streams, wanted, strict=True) if pair[1].price]
     for stream, limits in zip(streams, wanted, strict=True):
         if limits.nodes > 0 and not limits.price:
@@ -77,11 +75,11 @@ def grow_together(
     return plain_s
 
 
-def _limits(stream: Stream, n_streams: int, plain_s: float) -> Limits:
+def _limits(stream: Stream, plain_s: float) -> Limits:
     budget = stream.budget
     if budget.limit <= 0 or stream.growth:
         return Limits()
-    return stream.limits(budget._replace(n_streams=n_streams, plain_s=plain_s))
+    return stream.limits(budget._replace(plain_s=plain_s))
 
 
 def _grown(stream: Stream, limits: Limits) -> Growth | None:
@@ -129,17 +127,17 @@ class _Company:
             if growth:
                 growths.append(growth)
                 n_rows += len(growth.draft.tokens)
-        self._choose(growths)
+        self._choose(growths, max(limits.margin for _, limits in streams))
 
     def _cost(self, n_rows: int) -> float:
         """Return what rows cost in tokens, beyond those that are evaluated in any case."""
         return self._price * (self._seconds[n_rows] - self._seconds[self._n_plain])
 
-    def _choose(self, growths: Sequence[Growth]) -> None:
-        """Cut all drafts so that together they gain most."""
+    def _choose(self, growths: Sequence[Growth], margin: float) -> None:
+        """Cut all drafts so that together they gain most. margin: tokens that they must gain."""
         chosen = [growth.n_staying for growth in growths]
         best, n = list(chosen), self._n_plain + sum(chosen)
-        gain, most, before = 0.0, _MARGIN, self._cost(n)
+        gain, most, before = 0.0, margin, self._cost(n)
         reached: dict[tuple[int, int], float] = {}
         for prob, i, node in self._likeliest(growths):
             chosen[i], n = chosen[i] + 1, n + 1

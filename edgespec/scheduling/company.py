@@ -10,7 +10,6 @@ take turns in the order in which they come, each in its own thread.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -25,8 +24,6 @@ from .sharing import SharedPrefixes
 from .turns import Evaluation, Turn
 
 T = TypeVar("T")
-
-logger = logging.getLogger("edgespec.scheduling")
 
 _POLL_S = 0.05  # how often a waiting member looks whether it is cancelled
 _PATIENCE = 0.25  # the company waits for slow members for this share of an evaluation's time
@@ -95,6 +92,10 @@ class Member:
         """Become inactive: the company no longer waits for this member."""
         self._company.leave(self)
 
+    def is_active(self) -> bool:
+        """Return whether a request of this member runs."""
+        return self._company.is_active(self)
+
     def exclusively(self, work: Callable[[], T]) -> T:
         """Do something that changes the target while no evaluation is made or its outputs read.
         Return what `work` returns.
@@ -145,6 +146,7 @@ class Company:
         self._busy = self._closed = False
         self._user = 0  # the thread that uses the target
         self._n_changes = 0  # threads that wait to change it
+        self._is_changing = False
         self._thread: threading.Thread | None = None
         self._usual_s = 0.0  # the time of evaluations lately
         self._token_s = 0.0  # seconds in which one token of a prompt is read, 0 if unknown
@@ -153,10 +155,17 @@ class Company:
     # --- what members call ---
 
     def join(self, member: Member) -> None:
-        """Make a member active."""
+        """Make a member active, but not while something is done to the slots of those that are
+        not.
+        """
         with self._changed:
+            self._changed.wait_for(lambda: not self._is_changing)
             member.ended = self._clock()
             self._active.add(member)
+
+    def is_active(self, member: Member) -> bool:
+        """Return whether a request of a member runs, or its last turn is still evaluated."""
+        return member in self._active or bool(member.left and not member.left.is_done.is_set())
 
     def leave(self, member: Member) -> None:
         """Make a member inactive."""
@@ -195,11 +204,13 @@ class Company:
             try:
                 self._changed.wait_for(lambda: not self._busy)
                 self._use()
+                self._is_changing = True
             finally:
                 self._n_changes -= 1
         try:
             return work()
         finally:
+            self._is_changing = False
             self._release()
 
     def most_read(self, member: Member) -> int:
@@ -218,16 +229,6 @@ class Company:
         if n_tokens >= _FEWEST:
             each = seconds / n_tokens
             self._token_s += (_LATEST if self._token_s else 1.0) * (each - self._token_s)
-
-    @property
-    def token_s(self) -> float:
-        """The seconds in which a token of a prompt is read, 0 if they are not known yet."""
-        return self._token_s
-
-    @property
-    def n_waiting(self) -> int:
-        """Number of turns that wait for an evaluation."""
-        return len(self._waiting) + len(self._line)
 
     def close(self) -> None:
         """End the company's thread. No member may be active any more."""
@@ -342,7 +343,6 @@ class Company:
         return max(member.ended for member in missing) + patience_s - self._clock()
 
     def _evaluate(self, turns: list[tuple[Member, Turn]]) -> None:
-        self._hold(turns)
         began, chosen = self._clock(), turns
         try:
             reading_s = self._reading_s(turns)
@@ -375,7 +375,8 @@ class Company:
             for item in its
             if turn.reads
         )
-        evaluation = Evaluation(drafted - began, now - drafted, plain_s, len(streams), n_rows)
+        n_drafted = n_rows - sum(turn.n_rows for _, turn in chosen)
+        evaluation = Evaluation(drafted - began, now - drafted, plain_s, n_rows, n_drafted)
         self._count(streams, now - began)
         if n_read:
             self.read(n_read + n_rows, now - drafted)
@@ -442,6 +443,7 @@ class Company:
         for _, turn in turns:
             turn.fail()
         for each in turns:
+            self._hold([each])
             self._evaluate([each])
 
     def _hand_over(

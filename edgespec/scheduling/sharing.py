@@ -1,9 +1,9 @@
-"""Prefixes that a slot takes from another slot's cache, in place of reading them again."""
+"""What slots of one cache do for each other: they share prefixes, and idle ones give way."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..backends.base import BatchedModel
 from ..cache.token_cache import TokenCache, common_prefix
@@ -22,10 +22,23 @@ class SharedPrefixes:
     def __init__(self, model: BatchedModel) -> None:
         self._model = model
         self._caches: dict[int, TokenCache] = {}
+        self._is_active: dict[int, Callable[[], bool]] = {}
 
-    def add(self, slot: int, cache: TokenCache) -> None:
-        """Let a slot share its cache with later ones."""
-        self._caches[slot] = cache
+    def add(self, slot: int, cache: TokenCache, is_active: Callable[[], bool]) -> None:
+        """Let a slot share its cache with others. is_active: tells whether it has a request."""
+        self._caches[slot], self._is_active[slot] = cache, is_active
+
+    def begin(self, slot: int, context: Sequence[int]) -> None:
+        """Prepare the slots for a request with this context in one of them.
+
+        Attention reads all cells of a cache up to the last used one, also those of texts that it
+        does not see. So the texts of slots without a request move to the store of prefixes.
+        """
+        if self._model.shares_prefixes:
+            self.take(slot, context)
+            for other, cache in self._caches.items():
+                if other != slot and not self._is_active[other]():
+                    cache.park()
 
     def take(self, slot: int, context: Sequence[int]) -> None:
         """Let a slot begin with the longest prefix of `context` that another slot has, if that is
@@ -33,8 +46,6 @@ class SharedPrefixes:
 
         The context's last token is never taken, because it has to be evaluated.
         """
-        if not self._model.shares_prefixes:
-            return
         own = self._caches[slot]
         n_own, owner = common_prefix(own.tokens, context), own.owner
         longest, source = n_own + LEAST_SHARED - 1, None

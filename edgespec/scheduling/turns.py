@@ -17,15 +17,15 @@ class Evaluation(NamedTuple):
     """The figures of an evaluation of several turns. Times are in seconds.
 
     draft_s: the time in which all drafts were made. verify_s: the time of the target's evaluation.
-    plain_s: the time that it would have taken without drafts, 0 if that is not known. n_streams:
-    the number of streams whose answers it continued. n_rows: the logits rows that it computed.
+    plain_s: the time that it would have taken without drafts, 0 if that is not known. n_rows: the
+    logits rows that it computed. n_drafted: those of drafts of this process.
     """
 
     draft_s: float
     verify_s: float
     plain_s: float
-    n_streams: int
     n_rows: int
+    n_drafted: int
 
 
 class Turn:

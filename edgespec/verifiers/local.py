@@ -66,7 +66,7 @@ class LocalVerifier:
         self._is_on_gpu = share_on_gpu(model.placement) > 0
         self._cache = TokenCache(model, states, prefixes)
         if member:
-            member.prefixes.add(slot, self._cache)
+            member.prefixes.add(slot, self._cache, member.is_active)
         self._model = model
         self._clock = clock
         self._rule = rule
@@ -149,7 +149,7 @@ class LocalVerifier:
         context = self._context
         if self.member:
             prefixes = self.member.prefixes
-            self.member.exclusively(lambda: prefixes.take(self.slot, context))
+            self.member.exclusively(lambda: prefixes.begin(self.slot, context))
         n = self._cache.align(context, abort=self._request.abort, token_s=self._token_s)
         yield n
         if (branching := self._cache.n_branching(context)) - n >= LEAST:

@@ -341,3 +341,22 @@ def test_where_nothing_unlikely_pays_only_one_token_is_guessed_after_each_text(s
     made = Adaptive(Costs(None))
     begin(made, lookup(), unlikely, Model())
     assert made.roles == (Role.MATCHED, Role.OFF, Role.MATCHED)  # nothing is known yet
+
+
+def test_a_step_beside_a_prompt_is_no_plain_step():
+    """Its time is that of the prompt, which says nothing of what a single token costs."""
+    made = policy()
+    before = made.costs.plain_s(100)
+    for _ in range(20):
+        made.observe(PLAIN._replace(verify_s=4.0, total_s=4.0, plain_s=4.0), emitted(7), None)
+    assert made.costs.plain_s(100) == before
+
+
+@pytest.mark.parametrize(("n_beside", "loses"), [(0, False), (2, True)])
+def test_only_drafts_lose_time(n_beside, loses):
+    made = policy()
+    before = made.accounts.loss_budget
+    slow = PLAIN._replace(verify_s=4.4, total_s=4.4, plain_s=4.0, n_beside=n_beside)
+    for _ in range(9):
+        made.observe(slow, emitted(7), None)
+    assert (made.accounts.loss_budget < before) == loses

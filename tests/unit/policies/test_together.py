@@ -157,11 +157,10 @@ def test_rows_and_reading_of_others_count():
     assert (reading, plain_s) == ([1], pytest.approx(11.0))  # a row hardly delays anything
 
 
-def test_streams_are_told_how_many_they_are():
+def test_streams_are_told_the_time_of_a_plain_step():
     streams = Answer(0.9), Answer(rate=0), Answer(0.9, limit=0)
     found, plain_s = grown(STEPPED, *streams)
     assert found == [1, 0, 0]
-    assert streams[0].seen.n_streams == 3
     assert streams[0].seen.plain_s == plain_s == pytest.approx(1.1)
     assert streams[2].seen is None
 

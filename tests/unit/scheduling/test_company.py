@@ -10,6 +10,7 @@ from edgespec import ContextFull, EdgeSpecError, ToyModel
 from edgespec.backends.base import BatchItem
 from edgespec.backends.features import Features
 from edgespec.backends.separate import SeparateModels
+from edgespec.cache.prefixes import PrefixStore
 from edgespec.cache.token_cache import TokenCache
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
@@ -21,6 +22,7 @@ from edgespec.scheduling.turns import Turn
 from tests.helpers.serving import TOKENIZER, N, Shared, probs_of, toy, until
 from tests.helpers.toy_head import ToyHead
 
+LONG = [i % 20 for i in range(150)]
 PROMPTS = [[3, 4, 5], [7, 8, 9, 10, 7, 8], [1] * 30, [2, 3] * 8]
 FLAT = Profile(Curve((0,), (1, 16, 64), ((1.0, 1.1, 1.4),)), Curve((0,), (1, 8), ((0.02, 0.05),)))
 
@@ -35,7 +37,17 @@ class Slow(ToyModel):
         return super().decode(*args, **options)
 
 
-def engine_of(n=4, *, separate=False, kind=Shared, profile=FLAT, draft=True, slow=False, **options):
+def engine_of(
+    n=4,
+    *,
+    separate=False,
+    kind=Shared,
+    profile=FLAT,
+    draft=True,
+    slow=False,
+    prefixes=None,
+    **options,
+):
     """Return an engine of `n` slots over toy models; drafts cost little."""
     new = Slow if slow else ToyModel
     models = [new(probs_of(1), vocab_size=N, n_ctx=256) for _ in range(n)]
@@ -47,6 +59,7 @@ def engine_of(n=4, *, separate=False, kind=Shared, profile=FLAT, draft=True, slo
         options or {"method": "auto"},
         profile=profile,
         slots=slots,
+        prefixes=prefixes,
     )
 
 
@@ -327,3 +340,22 @@ def test_slots_without_the_head_draft_nothing_if_only_the_head_was_asked_for():
     assert n == [1, 0]
     for each, prompt in zip(found, PROMPTS, strict=False):
         assert each.token_ids == alone(prompt, max_tokens=9)
+
+
+def test_texts_of_idle_slots_give_way_and_come_back():
+    """Attention would read their cells, too."""
+    with engine_of(3, num_speculative_tokens=0, prefixes=PrefixStore(1 << 24)) as engine:
+        caches = [session._verifier._cache for session in engine.sessions]
+        for prompt in (LONG, [9, *LONG], [8, 7, *LONG]):
+            engine.generate(prompt, max_tokens=3, ignore_eos=True)
+            assert sum(len(cache.tokens) > 0 for cache in caches) == 1
+        again = engine.generate(LONG, max_tokens=3, ignore_eos=True)
+        assert again.stats.num_cached_tokens == len(LONG) - 1
+
+
+def test_texts_of_idle_slots_stay_without_a_store():
+    with engine_of(2, num_speculative_tokens=0) as engine:
+        caches = [session._verifier._cache for session in engine.sessions]
+        for prompt in (LONG, [9, *LONG]):
+            engine.generate(prompt, max_tokens=3, ignore_eos=True)
+        assert all(len(cache.tokens) > len(LONG) for cache in caches)
