@@ -112,29 +112,29 @@ def main() -> None:
         for n in map(int, args.tokens.split(",")):
             with opened(path, args.batch_invariant) as engine:
                 asked(engine, engine.encode("Say something else first."), 2)
-                found = [measured(engine, n, seed) for seed in range(args.rounds)]
+                rounds = [measured(engine, n, seed) for seed in range(args.rounds)]
                 edits = [edited(engine, n, 100 + seed) for seed in range(args.rounds)]
                 began = time.perf_counter()
                 stored = engine.prefixes.describe() if engine.prefixes else {}
             closing_s = time.perf_counter() - began
             command = [sys.executable, "-m", "benchmarks.prompts_once", str(path), "--again"]
             command += ["--batch-invariant"] if args.batch_invariant else []
-            prompts = json.dumps([prompt for _, prompt in found])
+            prompts = json.dumps([prompt for _, prompt in rounds])
             reply = subprocess.run(command, input=prompts, stdout=subprocess.PIPE, text=True)
             later = json.loads(reply.stdout)
             median = statistics.median
             row = {
-                "first_ms": round(1e3 * median(one["first"] for one, _ in found), 1),
-                "again_ms": round(1e3 * median(one["again"] for one, _ in found), 1),
+                "first_ms": round(1e3 * median(one["first"] for one, _ in rounds), 1),
+                "again_ms": round(1e3 * median(one["again"] for one, _ in rounds), 1),
                 "new_process_ms": round(1e3 * median(s for s, _ in later), 1),
-                "again_of_first": round(median(o["again"] / o["first"] for o, _ in found), 4),
+                "again_of_first": round(median(o["again"] / o["first"] for o, _ in rounds), 4),
                 "new_process_of_first": round(
-                    median(s / o["first"] for (s, _), (o, _) in zip(later, found, strict=True)), 4
+                    median(s / o["first"] for (s, _), (o, _) in zip(later, rounds, strict=True)), 4
                 ),
                 "edit_of_whole": round(median(each["edit"] / each["whole"] for each in edits), 4),
-                "equal_texts": sum(one["equal"] for one, _ in found),
+                "equal_texts": sum(one["equal"] for one, _ in rounds),
                 "equal_texts_new_process": sum(
-                    text == one["text"] for (_, text), (one, _) in zip(later, found, strict=True)
+                    text == one["text"] for (_, text), (one, _) in zip(later, rounds, strict=True)
                 ),
                 "rounds": args.rounds,
                 "closing_s": round(closing_s, 2),

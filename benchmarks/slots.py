@@ -177,7 +177,6 @@ def main() -> None:
         ours = [
             sys.executable, "-m", "edgespec_cli", "serve", "-m", str(path), "--slots",
             str(args.slots), "-c", str(n_ctx), "--parallel", "0", "--draft-memory", "off",
-            "--prompt-cache", "off",
             "-md", str(common.MODELS / args.draft) if args.draft else "none", "-q",
         ]  # fmt: skip
         url = stack.enter_context(served(ours))

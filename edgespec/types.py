@@ -131,7 +131,8 @@ class Budget(NamedTuple):
     limit: most drafted tokens. n_past: tokens in the context. n_emitted: tokens of the answer so
     far. remaining: most tokens that the request can still emit. max_leaves: most leaves of a draft
     that is a tree; 1 if the target takes only chains. plain_s: the seconds of a step together
-    with those of other streams, all without drafts; 0 for a stream that is alone.
+    with those of other streams, all without drafts and none reading its prompt; 0 for a stream that
+    is alone.
     """
 
     limit: int

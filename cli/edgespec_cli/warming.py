@@ -24,19 +24,19 @@ def read_beginning(path: Path) -> dict[str, Any]:
     if not text.strip():
         raise click.UsageError(f"--warm {path} is empty; give {_FORM}")
     try:
-        found = json.loads(text)
+        beginning = json.loads(text)
     except (ValueError, RecursionError):
         return {"prompt": text}
-    if isinstance(found, dict) and found.keys() & {"messages", "tools"}:
+    if isinstance(beginning, dict) and beginning.keys() & {"messages", "tools"}:
         return {
-            "prompt": _objects(path, found, "messages"),
-            "tools": _objects(path, found, "tools"),
+            "prompt": _objects(path, beginning, "messages"),
+            "tools": _objects(path, beginning, "tools"),
         }
     raise click.UsageError(f"--warm {path} is JSON without messages; give {_FORM}")
 
 
-def _objects(path: Path, found: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    values = found.get(name) or []
+def _objects(path: Path, beginning: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    values = beginning.get(name) or []
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise click.UsageError(f'--warm {path}: "{name}" is not a list of objects; give {_FORM}')
     return values

@@ -167,21 +167,21 @@ class PrefixFiles:
         """Return the files of a model, those that others continue first. Files that can never be
         used again are removed.
         """
-        key, found = identity.key, []
+        key, usable = identity.key, []
         for each in stored():
             header = each.header
             if header.path == str(identity.path) and header.of != identity.of:
                 kept_files.remove(each.path)
             elif header.key == key and self.keeps(is_everybodys=header.is_everybodys):
-                found.append(each)
-        found.sort(key=lambda each: each.header.start)
+                usable.append(each)
+        usable.sort(key=lambda each: each.header.start)
         ids = {""}
-        for each in found:
+        for each in usable:
             if each.header.before in ids:
                 ids.add(each.id)
             else:
                 kept_files.remove(each.path)
-        return [each for each in found if each.header.before in ids]
+        return [each for each in usable if each.header.before in ids]
 
     def n_bytes(self) -> int:
         """Return the bytes of all files."""
@@ -290,14 +290,14 @@ def stored() -> list[PrefixFile]:
     """Return all files, the latest used first. Those that are damaged are removed, and so are those
     of a model that is not in its folder any more.
     """
-    found = []
+    kept = []
     for path in _paths():
         header = kept_files.load(path, _read_header, _ANEW)
         if header and not os.path.exists(header.path) and os.path.isdir(Path(header.path).parent):
             kept_files.remove(path)
         elif header:
-            found.append(PrefixFile(path, header))
-    return sorted(found, key=lambda each: each.used, reverse=True)
+            kept.append(PrefixFile(path, header))
+    return sorted(kept, key=lambda each: each.used, reverse=True)
 
 
 def forget(model: Path) -> int:

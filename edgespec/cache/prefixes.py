@@ -130,10 +130,10 @@ class PrefixStore:
     def describe(self) -> dict[str, Any]:
         """Return, for JSON, the bytes in memory and on disk, and the bounds."""
         with self._lock:
-            found: dict[str, Any] = {"memory_bytes": self.n_bytes, "most_bytes": self.most_bytes}
+            told: dict[str, Any] = {"memory_bytes": self.n_bytes, "most_bytes": self.most_bytes}
             n_tokens = sum(len(part.tokens) - part.start for part in self._all())
         on_disk = {"disk_bytes": self.files.n_bytes()} if self.files else {}
-        return found | {"tokens": n_tokens} | on_disk
+        return told | {"tokens": n_tokens} | on_disk
 
     def clear(self) -> None:
         """Forget everything in memory."""
@@ -205,8 +205,8 @@ class Prefixes:
         """
         tokens = np.asarray(prompt[:-1], np.int32)
         with self._store._lock:
-            found = [(_n_common(part.tokens, tokens), part) for part in self._readable(owner)]
-            fit = [(n, p) for n, p in found if n > p.start and (n == len(p.tokens) or not whole)]
+            common = [(_n_common(part.tokens, tokens), part) for part in self._readable(owner)]
+            fit = [(n, p) for n, p in common if n > p.start and (n == len(p.tokens) or not whole)]
             if not fit:
                 return None
             n, part = max(fit, key=lambda one: (one[0], -len(one[1].tokens)))
@@ -266,11 +266,11 @@ class Prefixes:
         if len(text) < LEAST or available_memory() < _SPARE:
             return None
         with self._store._lock:
-            found = [(_n_common(p.tokens, text), p) for p in self._readable(owner)]
+            common = [(_n_common(p.tokens, text), p) for p in self._readable(owner)]
             if saves == "whole":
-                is_there = any(n == len(text) == len(p.tokens) for n, p in found)
+                is_there = any(n == len(text) == len(p.tokens) for n, p in common)
                 return None if is_there else (0, None)
-            fit = [(n, p) for n, p in found if n >= LEAST and n > p.start]
+            fit = [(n, p) for n, p in common if n >= LEAST and n > p.start]
             n, part = max(fit, key=lambda one: (one[0], -len(one[1].tokens)), default=(0, None))
             if part:
                 self._store.touch(part)

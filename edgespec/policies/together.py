@@ -44,24 +44,30 @@ class Stream(Protocol):
 
 
 def grow_together(
-    streams: Sequence[Stream], costs: Costs | None, n_rows: int = 0, reading_s: float = 0.0
+    streams: Sequence[Stream],
+    costs: Costs | None,
+    n_rows: int = 0,
+    n_readers: int = 0,
+    reading_s: float = 0.0,
 ) -> float:
     """Grow the drafts of streams whose steps are evaluated together. Return the seconds of that
     evaluation without drafts, 0 if the costs are not known.
 
     A stream that has a growth already keeps its draft: it did not fit into the last evaluation. How
     long a draft is may depend on its drawn tokens, so another draw would prefer some of them.
-    n_rows: rows that are evaluated for others. reading_s: seconds in which parts of prompts are
-    read in the same evaluation.
+    n_rows: rows that are evaluated for others. n_readers: other streams, whose prompts are read in
+    the same evaluation, which takes `reading_s` seconds. A second is worth as much as when all of
+    them answer: a shorter evaluation lets the prompts end earlier.
     """
     known, n_plain = costs is not None and costs.known, n_rows + len(streams)
-    seconds, plain_s = [0.0], 0.0
+    n_all, seconds, all_s = n_plain + n_readers, [0.0], 0.0
     if costs and known:
         n_past = sum(stream.budget.n_past for stream in streams) // len(streams)
-        seconds = [reading_s + each for each in costs.target(n_past)]
-        plain_s = seconds[min(n_plain, len(seconds) - 1)]
+        seconds = costs.target(n_past)
+        all_s = seconds[min(n_all, len(seconds) - 1)]
+    plain_s = all_s and reading_s + seconds[min(n_plain, len(seconds) - 1)]
     n_plain += sum(len(stream.growth.draft.tokens) for stream in streams if stream.growth)
-    wanted = [_limits(stream, plain_s) for stream in streams]
+    wanted = [_limits(stream, all_s) for stream in streams]
     priced = [pair for pair in zip(streams, wanted, strict=True) if pair[1].price]
     for stream, limits in zip(streams, wanted, strict=True):
         if limits.nodes > 0 and not limits.price:
@@ -69,9 +75,10 @@ def grow_together(
             n_plain += len(stream.growth.draft.tokens) if stream.growth else 0
     room = len(seconds) - 1 - BEYOND - n_plain
     if costs and priced and room > 0:
-        price = sum(limits.price or 1 / plain_s for limits in wanted) + n_rows / plain_s
+        price = sum(limits.price or 1 / all_s for limits in wanted) + (n_rows + n_readers) / all_s
         loss = price * plain_s * min(stream.loss_budget for stream in streams)
-        _Company(costs, seconds, n_plain, price, loss).grow(priced, room)
+        margin = max(limits.margin for _, limits in priced)
+        _Company(costs, seconds, n_plain, price, loss, margin).grow(priced, room)
     return plain_s
 
 
@@ -101,13 +108,20 @@ class _Company:
 
     seconds: the seconds of evaluations of 0, 1, 2, … rows. n_plain: the rows that are evaluated in
     any case. price: the tokens that a second is worth to all. loss: tokens that may be lost.
+    margin: tokens that all drafts together must gain.
     """
 
     def __init__(
-        self, costs: Costs, seconds: Sequence[float], n_plain: int, price: float, loss: float
+        self,
+        costs: Costs,
+        seconds: Sequence[float],
+        n_plain: int,
+        price: float,
+        loss: float,
+        margin: float,
     ) -> None:
         self._costs, self._seconds, self._n_plain = costs, seconds, n_plain
-        self._price, self._loss = price, loss
+        self._price, self._loss, self._margin = price, loss, margin
 
     def grow(self, streams: Sequence[tuple[Stream, Limits]], room: int) -> None:
         """Grow the drafts one after another; then choose among all their tokens, the likeliest
@@ -127,17 +141,17 @@ class _Company:
             if growth:
                 growths.append(growth)
                 n_rows += len(growth.draft.tokens)
-        self._choose(growths, max(limits.margin for _, limits in streams))
+        self._choose(growths)
 
     def _cost(self, n_rows: int) -> float:
         """Return what rows cost in tokens, beyond those that are evaluated in any case."""
         return self._price * (self._seconds[n_rows] - self._seconds[self._n_plain])
 
-    def _choose(self, growths: Sequence[Growth], margin: float) -> None:
-        """Cut all drafts so that together they gain most. margin: tokens that they must gain."""
+    def _choose(self, growths: Sequence[Growth]) -> None:
+        """Cut all drafts so that together they gain most, and more than the margin."""
         chosen = [growth.n_staying for growth in growths]
         best, n = list(chosen), self._n_plain + sum(chosen)
-        gain, most, before = 0.0, margin, self._cost(n)
+        gain, most, before = 0.0, self._margin, self._cost(n)
         reached: dict[tuple[int, int], float] = {}
         for prob, i, node in self._likeliest(growths):
             chosen[i], n = chosen[i] + 1, n + 1

@@ -1,4 +1,4 @@
-"""What slots of one cache do for each other: they share prefixes, and idle ones give way."""
+"""Slots of one cache help each other: they share prefixes, and idle ones give way."""
 
 from __future__ import annotations
 

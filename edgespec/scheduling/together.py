@@ -21,8 +21,11 @@ class Together:
     def grow(self, turns: Sequence[Turn], reading_s: float) -> float:
         """Make the drafts of streams, as `company.Controller` says."""
         streams = [turn for turn in turns if isinstance(turn, Step)]
+        if not streams:
+            return 0.0
         n_rows = sum(turn.n_rows for turn in turns if not isinstance(turn, Step))
-        return grow_together(streams, self._costs, n_rows, reading_s) if streams else 0.0
+        n_readers = sum(turn.reads for turn in turns)
+        return grow_together(streams, self._costs, n_rows, n_readers, reading_s)
 
     def observe(self, turns: Sequence[Turn], evaluation: Evaluation) -> None:
         """Correct the costs with the time of an evaluation."""

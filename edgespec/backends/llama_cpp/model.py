@@ -260,7 +260,7 @@ class LlamaCppModel(Tappable):
         }
 
     def batched(self) -> BatchedModel:
-        """Return a model with slots, of which this model is the first. Slots have separate contexts
+        """Return a model whose first slot is this model. Its slots have separate contexts
         and are evaluated separately if a row depends on what is evaluated together with it
         (batch_invariant), if the model has a recurrent state, or with ik_llama.cpp's library.
         """

@@ -237,7 +237,7 @@ class OnnxModel(FileModel):
         return fingerprint(self.path, self.config, self.n_threads, self.placement)
 
     def batched(self) -> SeparateModels:
-        """Return a model with slots over the same session, of which this model is the first."""
+        """Return a model whose first slot is this model; others share its session."""
         return SeparateModels([self], self._twin)
 
     def n_more(self, most: int) -> int:

@@ -153,8 +153,9 @@ def test_others_losses_end_drafts():
 def test_rows_and_reading_of_others_count():
     beside, plain_s = grown(STEPPED, Answer(0.6, 0.6), n_rows=3)
     assert (beside, plain_s) == ([0], pytest.approx(1.15))
-    reading, plain_s = grown(RISING, Answer(0.4), reading_s=10.0)
-    assert (reading, plain_s) == ([1], pytest.approx(11.0))  # a row hardly delays anything
+    for prob, n in ((0.4, 0), (0.6, 0), (0.9, 1)):  # 0.5 s more, at two tokens in 1.5 s
+        reading, plain_s = grown(RISING, Answer(prob), n_readers=1, reading_s=10.0)
+        assert (reading, plain_s) == ([n], pytest.approx(11.0))  # the reader waits, too
 
 
 def test_streams_are_told_the_time_of_a_plain_step():
