@@ -66,7 +66,7 @@ class Hub:
     requests: list[Request] = field(default_factory=list)
     token: str | None = None  # the repository is gated, and this opens it
     break_after: int | None = None  # bytes after which the next answer breaks off
-    break_every: int | None = None  # bytes after which every answer breaks off
+    break_every: int | None = None  # bytes after which every longer answer breaks off
     stall: threading.Event | None = None  # half of each answer waits for this
     stall_at: str = ""  # if the path has this in it
     corrupt: bool = False
@@ -181,7 +181,7 @@ class Handler(BaseHTTPRequestHandler):
             body = body[:-1] + b"?"
         if hub.break_after is not None:
             body, hub.break_after, self.close_connection = body[: hub.break_after], None, True
-        if hub.break_every is not None:
+        if hub.break_every is not None and len(body) > hub.break_every:
             body, self.close_connection = body[: hub.break_every], True
         stall = hub.stall
         request.sent = len(body)
