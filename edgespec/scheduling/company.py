@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ..backends.base import BatchedModel, BatchItem
+from ..costs import reading
 from ..errors import Aborted, ContextFull
 from ..types import Abort, Outputs
 from .sharing import SharedPrefixes
@@ -28,8 +29,7 @@ T = TypeVar("T")
 _POLL_S = 0.05  # how often a waiting member looks whether it is cancelled
 _PATIENCE = 0.25  # the company waits for slow members for this share of an evaluation's time
 _LEAST_PATIENCE_S = 0.004
-_ALONE_S, _SHARED_S = 1.0, 0.3  # longest evaluations of a prompt's tokens
-_FEWEST, _MOST = 16, 512  # tokens of a prompt in an evaluation; kernels take 16 in equal time
+_ALONE_S, _SHARED_S = 1.0, 0.4  # longest evaluations of a prompt's tokens
 _LATEST = 0.25  # weight of the latest time in running means
 
 
@@ -112,9 +112,10 @@ class Member:
         """
         self._company.step(self, turn)
 
-    def read(self, n_tokens: int, seconds: float) -> None:
-        """Tell the company in which time tokens of a prompt were read alone."""
-        self._company.read(n_tokens, seconds)
+    @property
+    def reading(self) -> reading.ReadingTimes:
+        """The times in which prompts are read."""
+        return self._company.reading
 
     @property
     def most_read(self) -> int:
@@ -125,8 +126,9 @@ class Member:
 class Company:
     """Evaluates the turns of its members.
 
-    prefixes: what the slots' caches have in common. n_members: how many members it has, active or
-    not. controller: makes drafts for turns that are evaluated together.
+    prefixes: what the slots' caches have in common. reading: the times in which prompts are read.
+    n_members: how many members it has, active or not. controller: makes drafts for turns that are
+    evaluated together.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class Company:
         self.model = model
         self.controller, self._clock = controller, clock
         self.prefixes = SharedPrefixes(model)
+        self.reading = reading.ReadingTimes()
         self.n_members = 0
         self._changed = threading.Condition()
         self._active: set[Member] = set()
@@ -149,7 +152,6 @@ class Company:
         self._is_changing = False
         self._thread: threading.Thread | None = None
         self._usual_s = 0.0  # the time of evaluations lately
-        self._token_s = 0.0  # seconds in which one token of a prompt is read, 0 if unknown
         self.counts = Counts()
 
     # --- what members call ---
@@ -216,19 +218,9 @@ class Company:
     def most_read(self, member: Member) -> int:
         """Return how many tokens of a prompt should be evaluated together for a member."""
         if self.n_members == 1:
-            return _MOST
+            return reading.MOST
         alone = not (self._waiting or self._line or self._others(member))
-        longest_s = _ALONE_S if alone else _SHARED_S
-        if not self._token_s:
-            return 2 * _FEWEST
-        n = int(longest_s / self._token_s) // _FEWEST * _FEWEST
-        return min(max(n, _FEWEST), _MOST)
-
-    def read(self, n_tokens: int, seconds: float) -> None:
-        """Learn from the time in which tokens of a prompt were read."""
-        if n_tokens >= _FEWEST:
-            each = seconds / n_tokens
-            self._token_s += (_LATEST if self._token_s else 1.0) * (each - self._token_s)
+        return self.reading.most(_ALONE_S if alone else _SHARED_S)
 
     def close(self) -> None:
         """End the company's thread. No member may be active any more."""
@@ -379,7 +371,7 @@ class Company:
         evaluation = Evaluation(drafted - began, now - drafted, plain_s, n_rows, n_drafted)
         self._count(streams, now - began)
         if n_read:
-            self.read(n_read + n_rows, now - drafted)
+            self.reading.observe(n_read + n_rows, now - drafted)
         else:
             self.controller.observe([turn for _, turn in chosen], evaluation)
         at = 0
@@ -424,14 +416,13 @@ class Company:
 
     def _reading_s(self, turns: Sequence[tuple[Member, Turn]]) -> float:
         n_wanted = sum(turn.n_least for _, turn in turns if turn.reads)
-        return min(n_wanted, self._most_read_now(turns)) * self._token_s
+        return (
+            self.reading.expected_s(n) if (n := min(n_wanted, self._most_read_now(turns))) else 0.0
+        )
 
     def _most_read_now(self, turns: Sequence[tuple[Member, Turn]]) -> int:
-        if not self._token_s:
-            return _FEWEST
         only_prompts = all(turn.reads for _, turn in turns) and len(turns) == len(self._active)
-        longest_s = _ALONE_S if only_prompts else _SHARED_S
-        return max(int(longest_s / self._token_s) // _FEWEST * _FEWEST, _FEWEST)
+        return self.reading.most(_ALONE_S if only_prompts else _SHARED_S)
 
     def _failed(self, turns: list[tuple[Member, Turn]], error: ContextFull) -> None:
         """Evaluate turns one by one, because the cache is too full for all of them: only those that

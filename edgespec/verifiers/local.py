@@ -10,6 +10,7 @@ from ..backends.features import Features
 from ..cache.prefixes import LEAST, Prefixes
 from ..cache.token_cache import TokenCache
 from ..config import SamplingParams
+from ..costs.reading import FEWEST, ReadingTimes
 from ..errors import Aborted, ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
@@ -17,7 +18,6 @@ from ..scheduling.company import Member
 from ..scheduling.turns import Evaluation, Turn
 from ..types import REQUIRES_NOTHING, Abort, Draft, Outputs, Requires, Row, Rows, Verdict
 
-_LEAST_READ = 16  # fewest tokens that are read together when a time limit is near
 _MARGIN = 1.5  # factor on the measured time to read: evaluations take longer after more tokens
 _PIECE = 32  # tokens of a prompt that are evaluated together if pieces are fixed
 _TEACHING = 8  # largest logits of a row that drafters of trees learn from
@@ -75,7 +75,7 @@ class LocalVerifier:
         self.max_draft = model.capabilities.max_rows - 1
         self.max_leaves = model.capabilities.max_leaves
         self._path: tuple[int, ...] | None = None  # accepted nodes of a tree, until `accept`
-        self._token_s = 0.0  # seconds per token of a prompt, 0 until measured
+        self._reading = member.reading if member else ReadingTimes()
         self.require(requires)
 
     def n_reusable(self, owner: str, prompt: Sequence[int]) -> int:
@@ -150,7 +150,7 @@ class LocalVerifier:
         if self.member:
             prefixes = self.member.prefixes
             self.member.exclusively(lambda: prefixes.begin(self.slot, context))
-        n = self._cache.align(context, abort=self._request.abort, token_s=self._token_s)
+        n = self._cache.align(context, abort=self._request.abort, token_s=self._reading.token_s)
         yield n
         if (branching := self._cache.n_branching(context)) - n >= LEAST:
             yield from self._read(n, branching)
@@ -203,8 +203,8 @@ class LocalVerifier:
             n = min(n, _PIECE)
         elif self.member:
             n = min(n, self.member.most_read)
-        while n > _LEAST_READ and _MARGIN * n * self._token_s > self._request.left_s():
-            n = max(n // 2, _LEAST_READ)
+        while n > FEWEST and _MARGIN * n * self._reading.token_s > self._request.left_s():
+            n = max(n // 2, FEWEST)
         return n
 
     def _n_tapped(self) -> int:
@@ -295,21 +295,16 @@ class LocalVerifier:
     ) -> tuple[Rows, float]:
         """Evaluate tokens; return the rows of the last `n_logits` or of a tree, and the seconds."""
         abort, began = self._request.abort, self._clock()
-        is_reading = len(tokens) >= _LEAST_READ
         try:
             if parents:
                 rows = self._cache.decode_tree(tokens, parents, abort).logits
             else:
                 rows = self._cache.decode(tokens, n_logits, abort).logits
         except Aborted:
-            if is_reading:
-                self._token_s = max(self._token_s, (self._clock() - began) / len(tokens))
+            self._reading.observe_stopped(len(tokens), self._clock() - began)
             raise
         seconds = self._clock() - began
-        if is_reading:
-            self._token_s = seconds / len(tokens)
-            if self.member:
-                self.member.read(len(tokens), seconds)
+        self._reading.observe(len(tokens), seconds)
         return rows, seconds
 
     def accept(self, tokens: Sequence[int]) -> None:
