@@ -1,10 +1,12 @@
 """Time to the first token of prompts that were read before: in this process, and in an earlier one.
 
     python -m benchmarks.prompts_once MODEL [--tokens 1000,4000] [--rounds 3] [--out NAME]
+        [--llama-server]
 
 For each length, a prompt is read for the first time, then again after twenty other conversations,
 then in a new process with what the first one has left on disk. A conversation of ten turns is
-edited in the middle. All times leave out loading.
+edited in the middle. All times leave out loading. With --llama-server, the same prompts are read by
+llama.cpp's own server: again from its `--cache-ram`, and in a new process from a slot's file.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
+
 import edgespec
 
 from . import common
+from .slots import served
 
 _SINCE = 20  # other conversations
 _TURNS, _SAID = 10, 8  # turns of a conversation, and tokens of an answer
@@ -87,6 +92,49 @@ def edited(engine: edgespec.Engine, n: int, seed: int) -> dict:
     return {"edit": edit_s, "whole": whole_s}
 
 
+def ask_peer(url: str, prompt: list[int]) -> float:
+    """Return the seconds in which llama-server reads a prompt and writes one token."""
+    began = time.perf_counter()
+    body = {"prompt": prompt, "n_predict": 1, "temperature": 0, "cache_prompt": True}
+    httpx.post(f"{url}/completion", json=body, timeout=600).raise_for_status()
+    return time.perf_counter() - began
+
+
+def slot_file(url: str, action: str, name: str) -> float:
+    """Let llama-server save its slot to a file, or restore it; return the seconds."""
+    began = time.perf_counter()
+    reply = httpx.post(f"{url}/slots/0?action={action}", json={"filename": name}, timeout=600)
+    reply.raise_for_status()
+    return time.perf_counter() - began
+
+
+def peer(path: Path, prompts: list[list[int]], others: list[list[int]], folder: str) -> dict:
+    """Return llama-server's median times of these prompts. others: the conversations in between."""
+    command = [
+        sys.executable, "-m", "benchmarks.llama_server", str(path), "--n-ctx", "6144",
+        "--cache-ram", "4096", "--slot-save-path", folder,
+    ]  # fmt: skip
+    firsts, agains, saves, news = [], [], [], []
+    with served(command) as url:
+        ask_peer(url, others[0])
+        for i, prompt in enumerate(prompts):
+            firsts.append(ask_peer(url, prompt))
+            saves.append(slot_file(url, "save", f"{i}.bin"))
+            for other in others:
+                ask_peer(url, other)
+            agains.append(ask_peer(url, prompt))
+    with served(command) as url:
+        for i, prompt in enumerate(prompts):
+            ask_peer(url, others[0])
+            news.append(slot_file(url, "restore", f"{i}.bin") + ask_peer(url, prompt))
+    return {
+        "first_ms": round(1e3 * statistics.median(firsts), 1),
+        "again_ms": round(1e3 * statistics.median(agains), 1),
+        "new_process_ms": round(1e3 * statistics.median(news), 1),
+        "saving_ms": round(1e3 * statistics.median(saves), 1),
+    }
+
+
 def again(args: argparse.Namespace) -> None:
     """Read prompts from stdin and write their times: the new process."""
     with opened(Path(args.model), args.batch_invariant) as engine:
@@ -100,7 +148,8 @@ def main() -> None:
     parser.add_argument("--tokens", default="1000,4000")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-invariant", action="store_true")
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--llama-server", action="store_true")
     parser.add_argument("--out", default="")
     args = parser.parse_args()
     if args.again:
@@ -114,6 +163,7 @@ def main() -> None:
                 asked(engine, engine.encode("Say something else first."), 2)
                 rounds = [measured(engine, n, seed) for seed in range(args.rounds)]
                 edits = [edited(engine, n, 100 + seed) for seed in range(args.rounds)]
+                others = [words(random.Random(900 + i), engine, 64) for i in range(_SINCE)]
                 began = time.perf_counter()
                 stored = engine.prefixes.describe() if engine.prefixes else {}
             closing_s = time.perf_counter() - began
@@ -140,6 +190,8 @@ def main() -> None:
                 "closing_s": round(closing_s, 2),
                 "stored": stored,
             }
+            if args.llama_server:
+                row["llama_server"] = peer(path, json.loads(prompts), others, folder)
             result[f"{n} tokens"] = row
             print(n, json.dumps(row), flush=True)
     if args.out:
