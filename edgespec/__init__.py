@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
     from .measure.results import Candidate, Choice, Tuning
     from .measure.tuning import forget, tune
+    from .pictures import Picture, picture
     from .sampling import rules
     from .types import (
         Completion,
@@ -119,6 +120,7 @@ __all__ = [
     "OutOfMemory",
     "Outputs",
     "Part",
+    "Picture",
     "RemoteConfig",
     "RepetitionDetection",
     "RequestStatus",
@@ -155,6 +157,7 @@ __all__ = [
     "inspect",
     "inspect_head",
     "load",
+    "picture",
     "policies",
     "remove_build",
     "rules",
@@ -183,6 +186,7 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
+    "pictures": ("Picture", "picture"),
     "types": (
         "Completion",
         "EngineStatus",

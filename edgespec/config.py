@@ -531,8 +531,8 @@ class EngineConfig:
     its kernels treat single tokens differently.
 
     requantize copies only draft models, each of them once; targets always run as they are.
-    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device and dynamic_threads act
-    only on GGUF models, provider only on ONNX models.
+    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device, dynamic_threads, mmproj
+    and image_max_tokens act only on GGUF models, provider only on ONNX models.
     """
 
     n_ctx: Annotated[
@@ -585,6 +585,22 @@ class EngineConfig:
             "or none. By default, those that have memory of their own."
         ),
     ] = ""
+    mmproj: Annotated[
+        str,
+        Meta(
+            description="File of the projector with which the model sees pictures, or none. By "
+            "default, the mmproj file in the model's folder."
+        ),
+    ] = ""
+    image_max_tokens: Annotated[
+        int,
+        Meta(
+            ge=64,
+            le=16384,
+            description="Largest number of tokens of a picture, for models that can scale pictures "
+            "down to fewer.",
+        ),
+    ] = 1024
     n_batch: Annotated[
         int, Meta(ge=32, description="Number of prompt tokens that are evaluated at once.")
     ] = 512
@@ -662,6 +678,8 @@ class EngineConfig:
     ] = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.mmproj, os.PathLike):
+            object.__setattr__(self, "mmproj", os.fspath(self.mmproj))
         check(self)
         if self.batch_invariant and self.flash_attn == "off":
             raise ConfigError("batch_invariant needs flash attention, but flash_attn is 'off'")
@@ -680,7 +698,7 @@ class EngineConfig:
 
 NOT_SPEED = (
     "on_busy", "n_slots", "n_ctx", "requantize", "max_cores", "dynamic_threads", "prio",
-    "prompt_cache", "cache_ram", "cache_disk",
+    "prompt_cache", "cache_ram", "cache_disk", "mmproj", "image_max_tokens",
 )  # fmt: skip
 """Fields of EngineConfig that do not affect a model's speed, given its number of threads."""
 

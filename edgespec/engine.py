@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from .backends.base import Model, Tokenizer
+from .backends.base import Eyes, Model, Tokenizer
 from .cache.prefixes import EVERYBODY, PrefixStore
 from .chat.chat import Chat
 from .config import OnBusy, SamplingParams, build
@@ -23,6 +23,7 @@ from .decoding.session import Session
 from .decoding.slots import Slots
 from .decoding.stream import Stream
 from .errors import Aborted, ConfigError
+from .pictures import Picture
 from .sampling.base import Constraint, Request
 from .sampling.defaults import GREEDY, SamplingDefaults, in_words
 from .sampling.randomness import SeededRandomness
@@ -410,6 +411,28 @@ class Engine:
                 notes=notes,
             )
             return completion, rest
+
+    @property
+    def eyes(self) -> Eyes | None:
+        """The part of the target that sees pictures, None if it reads text alone."""
+        return self.target.eyes if self.target else None
+
+    def check_sees(self) -> None:
+        """Raise ConfigError, which says why, if pictures cannot be shown to the target."""
+        if self.eyes:
+            return
+        elsewhere = "the target is on another machine, which is sent token ids alone"
+        why = self.target.why_blind if self.target else elsewhere
+        raise ConfigError(f"pictures cannot be shown: {why}")
+
+    def read(self, picture: Picture, owner: str = "") -> list[int]:
+        """Return the tokens of a picture, which stand in a prompt like token ids. Nothing is
+        encoded yet. owner: the user whose picture it is. Raises ConfigError as `check_sees` does.
+        """
+        self._slots.check_open()
+        self.check_sees()
+        assert self.eyes
+        return self.eyes.read(picture, owner)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt.

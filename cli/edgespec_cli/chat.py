@@ -26,7 +26,7 @@ from .loading import (
     others_of,
     suggestion,
 )
-from .prompt import decoded, line_reader, no_echo, piped_lines
+from .prompt import decoded, line_reader, no_echo, pictures, piped_lines
 from .render import Screen, advice, counted, figures, is_terminal, say, table
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _KEPT = "the model reads the results with your next message"
 @cloup.command()
 @cloup.option_group(
     "Prompt",
+    options.image_option,
     options.system_option,
     options.reasoning_option,
     options.option(
@@ -106,7 +107,7 @@ def _list() -> int:
 def converse(ctx: click.Context) -> int:
     """Chat with the model that the options of `chat` or `run` ask for; return the exit code."""
     params = ctx.params
-    sampling = sampling_arguments(params)
+    sampling, shown = sampling_arguments(params), pictures(params)
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     saved, continued = params.get("load"), params.get("continued")
     if continued:
@@ -119,6 +120,8 @@ def converse(ctx: click.Context) -> int:
         params["prompt_cache"] = "disk"  # so that a chat that goes on begins at once
     with _Loaded(params) as loaded:
         engine = loaded.engine
+        if shown:
+            engine.check_sees()
         chat = engine.chat(params["system"])
         talk = Conversation(
             engine=engine,
@@ -130,6 +133,7 @@ def converse(ctx: click.Context) -> int:
             quiet=params["quiet"],
             repetition=endless_repetition(ctx),
             suggestion=functools.partial(suggestion, engine, params),
+            pictures=shown,
         )
         talk.change_model = functools.partial(_change_model, talk, loaded)
         remarks = load(talk, saved) if saved else []
@@ -303,7 +307,7 @@ def answer(talk: Conversation, text: str) -> bool:
     """
     talk.unanswered = text
     _keep(talk)
-    events = talk.chat.stream(text, **talk.settings())
+    events = talk.chat.stream([*talk.pictures, text], **talk.settings())
     return _turn(
         talk, events, _RETRY if talk.screen.terminal else "your message is not part of the chat"
     )
@@ -350,6 +354,7 @@ def _kept(talk: Conversation, events: Iterator[edgespec.Event]) -> Iterator[edge
         for event in events:
             if event.type == "token":
                 talk.unanswered = ""  # from now on the message is part of the chat
+                talk.pictures = []
             yield event
             if event.type == "token" and time.monotonic() - kept_at >= kept_chats.EVERY_S:
                 _keep(talk, is_answering=True)

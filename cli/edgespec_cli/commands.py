@@ -118,9 +118,24 @@ def _tools(talk: Conversation, rest: str) -> None:
         talk.screen.remark(line)
 
 
+def _image(talk: Conversation, rest: str) -> None:
+    import edgespec
+
+    if rest == "none":
+        talk.pictures = []
+    elif rest:
+        talk.engine.check_sees()
+        talk.pictures = [*talk.pictures, edgespec.picture(_expanded(rest))]
+    for shown in talk.pictures:
+        talk.screen.remark(f"{shown.name}, {shown.width}x{shown.height} pixels")
+    said = "shown with your next message" if talk.pictures else "no picture; /image FILE takes one"
+    talk.screen.remark(said)
+
+
 def _reset(talk: Conversation, rest: str) -> None:
     talk.chat.reset()
     talk.unanswered = ""
+    talk.pictures = []
     talk.said_why = ""
     if talk.keeper:
         talk.keeper.renew()
@@ -209,6 +224,7 @@ _COMMANDS: dict[str, tuple[Callable[[Conversation, str], bool | None], str, str]
         "[FILE.py]",
         "run a file and offer its functions, each call with your consent; off ends it",
     ),
+    "/image": (_image, "FILE", "show a picture with your next message; none takes it back"),
     "/reset": (_reset, "", "forget the conversation"),
     "/save": (_save, "FILE", "save the conversation to a file"),
     "/save!": (_save_over, "FILE", "the same, and overwrite an existing file"),

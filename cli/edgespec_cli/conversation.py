@@ -33,7 +33,8 @@ class Conversation:
     user has set. quiet: show no figures. speculate: False decodes plainly. repetition: the field
     that ends an answer which repeats itself; it is used if `sampling` has no max_tokens. reasoning:
     the fields that limit reasoning. suggestion: returns a line to show after an answer, "" for
-    none. last: the last answer. unanswered: a sent message that has no answer yet. totals: sums
+    none. last: the last answer. unanswered: a sent message that has no answer yet. pictures:
+    those that are shown with the next message. totals: sums
     over the answers of this session. said_why: the last reason that the figures gave for drafting
     nothing; only a different reason is shown again. keeper: keeps the conversation on this disk,
     None if it is not kept. functions: the functions that the model may call. change_model: replaces
@@ -52,6 +53,7 @@ class Conversation:
     suggestion: Callable[[], str] = str
     last: edgespec.Completion | None = None
     unanswered: str = ""
+    pictures: list[edgespec.Picture] = field(default_factory=list)
     totals: dict[str, float] = field(default_factory=dict)
     said_why: str = ""
     keeper: Keeper | None = None
@@ -192,11 +194,13 @@ def _rest(talk: Conversation) -> str:
 
 def show_last(talk: Conversation) -> None:
     """Show the last message of the user, and the answers to it."""
+    from edgespec.chat.pictures import text_of
+
     said = talk.chat.messages
     begin = max((i for i, each in enumerate(said) if each["role"] == "user"), default=len(said))
     for each in said[begin:]:
         if each["role"] == "user":
-            talk.screen.remark(f"> {_beginning(each['content'])}")
+            talk.screen.remark(f"> {_beginning(text_of(each['content']))}")
         elif each["role"] == "assistant" and each["content"]:
             is_long = len(each["content"]) > _MOST_SHOWN
             talk.screen.text("… " * is_long + each["content"][-_MOST_SHOWN:])

@@ -84,6 +84,7 @@ SPELLINGS = {
     "-hfd": "-md hf:",
     "-hfr": "-m hf:",
     "-hfrd": "-md hf:",
+    "-mm": "--mmproj",
     "-r": "--stop",
     "-sys": "--system",
     "--context-length": "--ctx-size",
@@ -120,7 +121,8 @@ _BATCHES = "batches are sized by edgespec; leave it out"
 _SETTINGS = "each setting is an option of its own: --temp, --top-p, --seed, …"
 _FILE = "name the file as well: -m hf:ORG/REPO/FILE.gguf"
 _CONTEXT = "how positions are scaled is read from the model's file; -c sets the context length"
-_IMAGES = "models read text alone here, no images or sound; leave it out"
+_SOUND = "models read text and pictures here, no sound; leave it out"
+_PROJECTOR = "download the file and name its path: --mmproj FILE"
 _LORA = (
     "adapters are not applied when a model is loaded; merge it into the model first, for "
     "example with llama.cpp's llama-export-lora"
@@ -152,7 +154,6 @@ HINTS = {
     "-lcs": _CACHE_FILES,
     "-kvo": "the KV cache is where the layers are; leave it out",
     "-mg": _ONE_GPU,
-    "-mm": _IMAGES,
     "-mu": "download the file and name its path, or take it from the hub: -m hf:ORG/REPO/FILE.gguf",
     "-ncmoe": _PLACES,
     "-nkvo": "the KV cache is where the layers are; leave it out",
@@ -169,7 +170,7 @@ HINTS = {
     "-ub": _BATCHES,
     "--api-key": "others can see a command line; put the key into EDGESPEC_API_KEY or a file for "
     "--api-key-file",
-    "--audio": _IMAGES,
+    "--audio": _SOUND,
     "--batch-size": _BATCHES,
     "--chat-template": "the model's own template is used; `run --raw` uses none",
     "--chat-template-file": "the model's own template is used; `run --raw` uses none",
@@ -182,7 +183,6 @@ HINTS = {
     "--embeddings": _EMBEDDINGS,
     "--format": "--json prints JSON",
     "--hf-file": _FILE,
-    "--image": _IMAGES,
     "--interactive": _KINDS,
     "--jinja": "chat templates are always rendered; leave it out",
     "--keep": "the system prompt and the newest turns stay when the context is full; leave it out",
@@ -199,14 +199,13 @@ HINTS = {
     "--mirostat-ent": _SAMPLERS,
     "--mirostat-lr": _SAMPLERS,
     "--mlock": "the system decides which weights stay in memory; leave it out",
-    "--mmproj": _IMAGES,
-    "--mmproj-url": _IMAGES,
+    "--mmproj-url": _PROJECTOR,
     "--model-url": "download the file and name its path, or take it from the hub: "
     "-m hf:ORG/REPO/FILE.gguf",
     "--n-cpu-moe": _PLACES,
     "--no-cont-batching": _TOGETHER,
     "--no-mmap": "weights are always mapped into memory; leave it out",
-    "--no-mmproj": _IMAGES,
+    "--no-mmproj": "--mmproj none lets a model read text alone",
     "--no-warmup": "nothing is evaluated before the prompt; leave it out",
     "--numa": "`numactl --cpunodebind=0 --membind=0 edgespec …` keeps edgespec on one node",
     "--option": _SETTINGS,

@@ -94,11 +94,13 @@ def _unknown(name: str, files: list[Path]) -> str:
 
 def rows() -> list[tuple[str, str, str, str]]:
     """Return the name, model, number of messages and first words of each conversation."""
+    from edgespec.chat.pictures import text_of
+
     shown = []
     for path in stored():
         if data := read(path):
             said = data["messages"]
-            first = said[0]["content"] if said else conversation.unanswered(data)
+            first = text_of(said[0]["content"]) if said else conversation.unanswered(data)
             begins = " ".join(first.split())
             begins = begins if len(begins) <= 40 else f"{begins[:39]}…"
             shown.append((path.stem, Path(str(data.get("model"))).name, str(len(said)), begins))

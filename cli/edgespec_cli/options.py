@@ -126,6 +126,8 @@ model_options = cloup.option_group(
     setting(EngineConfig, "flash_attn", "-fa", "--flash-attn"),
     setting(EngineConfig, "type_k", "-ctk", "--cache-type-k", metavar="TYPE"),
     setting(EngineConfig, "type_v", "-ctv", "--cache-type-v", metavar="TYPE"),
+    setting(EngineConfig, "mmproj", metavar="FILE", show_default="the one next to the model"),
+    setting(EngineConfig, "image_max_tokens", metavar="N"),
     setting(EngineConfig, "provider", metavar="NAME"),
     setting(
         EngineConfig, "batch_invariant", "--batch-invariant/--no-batch-invariant", default=None
@@ -266,6 +268,12 @@ speculation_options = cloup.option_group(
 )  # fmt: skip
 
 system_option = option("--system", help="System prompt.")
+
+image_option = option(
+    "--image", "images", metavar="FILE", type=FILE, multiple=True,
+    help="A picture to show to the model with the first message: PNG, JPEG, WebP, GIF or BMP. Can "
+    "be given several times.",
+)  # fmt: skip
 
 reasoning_option = option(
     "--reasoning-budget", type=int, metavar="N",

@@ -6,13 +6,16 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from .render import is_terminal
+
+if TYPE_CHECKING:
+    import edgespec
 
 log = logging.getLogger(__name__)
 _MOST_HISTORY = 16 << 20  # bytes
@@ -39,6 +42,15 @@ def decoded(data: bytes, name: str) -> str:
             f"{name} is not UTF-8 (byte 0x{data[error.start]:02x} at {error.start}); "
             "convert it first, for example with iconv"
         ) from None
+
+
+def pictures(params: Mapping[str, Any]) -> list[edgespec.Picture]:
+    """Return the pictures that --image names. Raises ConfigError if one cannot be read."""
+    if not params["images"]:
+        return []
+    import edgespec
+
+    return [edgespec.picture(path) for path in params["images"]]
 
 
 def piped_text() -> str:

@@ -27,7 +27,7 @@ from .habits import refuse_bare
 from .loading import measure_afterwards, opened, others_of, suggestion
 from .options import option
 from .parameters import ModelType, NumbersType
-from .prompt import piped_text, read
+from .prompt import pictures, piped_text, read
 from .render import Screen, advice, figures, is_terminal
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ _MOST_TOKENS = 2048  # most tokens of an answer if -n is not given
         help="Draft from this file, because the answer may repeat much of it, as when a file is "
         "edited. The answer stays the same.",
     ),
+    options.image_option,
     options.system_option,
     options.reasoning_option,
 )
@@ -161,7 +162,7 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
     if ctx.params["logprobs"] is not None and not from_environment(ctx, "logprobs"):
         raise click.UsageError("--logprobs needs --json, because only JSON shows them")
-    prompt, sampling = _prompt(ctx), _bounded(ctx)
+    prompt, sampling = _message(ctx), _bounded(ctx)
     with opened(ctx.params) as engine:
         events, meter = _events(engine, prompt, ctx.params, sampling), LoadMeter()
         with TextSink(screen) as sink:
@@ -183,7 +184,7 @@ def _text(ctx: click.Context, screen: Screen) -> int:
 
 
 def _json(ctx: click.Context, sink: JsonSink) -> int:
-    prompt, sampling = _prompt(ctx), _bounded(ctx)
+    prompt, sampling = _message(ctx), _bounded(ctx)
     with opened(ctx.params) as engine:
         events = _noticed(_events(engine, prompt, ctx.params, sampling), ctx.params)
         completion, interrupted = play(engine, events, sink)
@@ -246,7 +247,7 @@ def _exit_code(
 
 def _events(
     engine: edgespec.Engine,
-    prompt: str | list[int],
+    prompt: str | list[Any],
     params: dict[str, Any],
     sampling: dict[str, Any],
 ) -> Iterator[edgespec.Event]:
@@ -255,17 +256,27 @@ def _events(
     prediction = ""
     if file := params["prediction"]:
         prediction = read(file, getattr(file, "name", "the prediction"))
-    if isinstance(prompt, list) or params["raw"]:
+    if params["prompt_ids"] or params["raw"]:
         return engine.stream(prompt, prediction=prediction, **sampling)
     chat = engine.chat(params["system"])
     sampling = sampling | reasoning_arguments(params, chat)
     try:
-        return chat.stream(str(prompt), prediction=prediction, **sampling)
+        return chat.stream(prompt, prediction=prediction, **sampling)
     except edgespec.ContextFull:
         if params["max_tokens"] is not None:
             raise
         # the prompt leaves less of the context than the default bound, so the bound is dropped
-        return chat.stream(str(prompt), prediction=prediction, **sampling | {"max_tokens": None})
+        return chat.stream(prompt, prediction=prediction, **sampling | {"max_tokens": None})
+
+
+def _message(ctx: click.Context) -> str | list[Any]:
+    """Return the prompt as text or as token ids; with pictures, as a list of them and the text.
+    Raises UsageError and ConfigError, before a model is loaded.
+    """
+    prompt = _prompt(ctx)
+    if not ctx.params["images"]:
+        return prompt
+    return [*pictures(ctx.params), str(prompt)]
 
 
 def _prompt(ctx: click.Context) -> str | list[int]:
@@ -274,7 +285,7 @@ def _prompt(ctx: click.Context) -> str | list[int]:
     """
     for first, second in (
         ("raw", "system"), ("prompt_ids", "system"), ("prompt_ids", "prompt"),
-        ("prompt_ids", "file"),
+        ("prompt_ids", "file"), ("raw", "images"), ("prompt_ids", "images"),
     ):  # fmt: skip
         exclusive(ctx, first, second)
     params = ctx.params

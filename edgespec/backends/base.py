@@ -18,10 +18,12 @@ import numpy.typing as npt
 
 from ..config import EngineConfig
 from ..errors import CannotTruncate, ConfigError
+from ..pictures import Picture
 from ..types import Abort, Outputs
 from .features import Features
 from .heads import FINAL as FINAL
 from .heads import KINDS, HeadFacts, Kind, TargetSizes
+from .tiles import Tile
 
 Buffer = bytes | bytearray | memoryview
 """The saved state of some tokens."""
@@ -55,6 +57,25 @@ class Capabilities:
     saves: Literal["", "whole", "prefix", "parts"] = ""
 
 
+class Eyes(ABC):
+    """The part of a model that sees. It may be used by several threads."""
+
+    @abstractmethod
+    def read(self, picture: Picture, owner: str = "") -> list[int]:
+        """Return the tokens of a picture, which stand in a prompt like token ids: those of its
+        tiles, and the ids that the model has around them. Nothing is encoded yet.
+
+        owner: the user whose picture it is; what is computed for it is not used for others. Raises
+        ConfigError for a picture that the model cannot take.
+        """
+
+    @abstractmethod
+    def encode(self, tile: Tile, abort: Abort | None = None) -> npt.NDArray[np.float32]:
+        """Return the embeddings of a tile, float32 [n_tokens, width]; compute them if they are not
+        known. Raises Aborted and DecodeError.
+        """
+
+
 class Model(ABC):
     """The base class of all models, also of your own: an engine that holds one sequence of tokens.
 
@@ -69,12 +90,14 @@ class Model(ABC):
     one layer of the cache, the count of numbers in one token's keys and values; 0 if the model
     gives no access to its cache. thread_limit: the most threads that may be used at present. 0
     means no limit other than the settings; None means that the threads of this model cannot be
-    limited.
+    limited. eyes: the part that sees pictures, None if there is none; `why_blind` then says why.
     """
 
     vocab_size: int
     n_ctx: int
     capabilities: Capabilities
+    eyes: Eyes | None = None
+    why_blind: str = "this model reads text alone"
     placement: Mapping[str, str] = MappingProxyType({})
     hidden_size: int = 0
     n_layer: int = 0
@@ -97,9 +120,10 @@ class Model(ABC):
     ) -> Outputs:
         """Append `tokens` to the cache and return the logits of the last `n_logits` of them.
 
-        Outputs.logits: [n_logits, vocab_size], a view valid until the next call. Raises ContextFull
-        (nothing was appended), Aborted and DecodeError (some tokens may have been appended;
-        `n_past` tells how many).
+        A model with eyes also takes the tokens of one tile of a picture, in a call of their own and
+        without logits. Outputs.logits: [n_logits, vocab_size], a view valid until the next call.
+        Raises ContextFull (nothing was appended), Aborted and DecodeError (some tokens may have
+        been appended; `n_past` tells how many).
         """
 
     @abstractmethod

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..backends.base import Model
 from ..backends.features import Features, States
+from ..backends.tiles import tiles_in, whole_tiles
 from ..errors import Aborted, CannotTruncate, DecodeError
 from ..types import Abort, Outputs
 from .prefixes import BLOCK, LEAST, Match, Prefixes
@@ -58,7 +59,13 @@ class TokenCache:
         """Return how many of a context's first tokens are cached, 0 for an owner other than the
         last request's. Nothing changes.
         """
-        return common_prefix(self.tokens, context) if owner == self.owner else 0
+        return self._n_common(context) if owner == self.owner else 0
+
+    def _n_common(self, context: Sequence[int], **left_out: int) -> int:
+        """Return the length of the common prefix with a context, without a part of a tile at its
+        end. left_out: arguments of `common_prefix`.
+        """
+        return whole_tiles(self.tokens, common_prefix(self.tokens, context, **left_out))
 
     def align(
         self,
@@ -81,7 +88,7 @@ class TokenCache:
         if self._nodes:
             self._settle()
         self._forget_failed()  # another user of the model may have had a failed evaluation
-        n = common_prefix(self.tokens, context, offset=offset, n_sinks=n_sinks, known=known)
+        n = self._n_common(context, offset=offset, n_sinks=n_sinks, known=known)
         n = max(0, min(n, len(context) - offset - 1))
         begins, self._begins = self._begins, False
         if self._prefixes and begins and not offset:
@@ -104,7 +111,7 @@ class TokenCache:
         if not prefixes.pays(match, n_cached, token_s):
             return n_cached
         self._load(prefixes, match)
-        return min(common_prefix(self.tokens, context), len(context) - 1)
+        return min(self._n_common(context), len(context) - 1)
 
     def _can_cut(self, n_past: int) -> bool:
         """Return whether the tokens after the first `n_past` can be dropped as they are."""
@@ -140,7 +147,8 @@ class TokenCache:
 
     def save(self) -> None:
         """Keep the state of the cached tokens, if there is a store and it does not have it yet.
-        Whatever fails, the cache stays usable.
+        Whatever fails, the cache stays usable. Only the text before the first picture is kept, and
+        nothing if the engine saves no parts of its cache.
         """
         if self._prefixes is None:
             return
@@ -148,9 +156,11 @@ class TokenCache:
             self._settle()
         self._forget_failed()
         saves, n = self.model.capabilities.saves, len(self.tokens)
-        if n != self.model.n_past or not (
-            missing := self._prefixes.missing(self.owner, self.tokens, saves)
-        ):
+        if n != self.model.n_past:
+            return
+        if tiles := tiles_in(self.tokens):
+            n = tiles[0].start if saves == "parts" else 0
+        if not (missing := self._prefixes.missing(self.owner, self.tokens[:n], saves)):
             return
         start, before = missing
         most = BLOCK if saves == "parts" else n
@@ -329,10 +339,23 @@ class TokenCache:
         del self.tokens[kept:]
         if self.features:
             self.features.truncate(kept)
-        for i in range(kept, n_past, self.model.capabilities.max_batch):
+        for part in stretches(wanted, kept, self.model.capabilities.max_batch):
             if abort and abort():
                 raise Aborted("stopped while rebuilding the cache")
-            self.decode(wanted[i : i + self.model.capabilities.max_batch], n_logits=0, abort=abort)
+            self.decode(wanted[part.start : part.stop], n_logits=0, abort=abort)
+
+
+def stretches(tokens: Sequence[int], start: int, most: int) -> Iterator[range]:
+    """Yield what to evaluate in one call each, from token `start` on: whole tiles of pictures, and
+    at most `most` tokens of text.
+    """
+    at = start
+    for tile in [*tiles_in(tokens[start:]), range(len(tokens) - start, len(tokens) - start)]:
+        begin = start + tile.start
+        yield from (range(i, min(i + most, begin)) for i in range(at, begin, most))
+        at = start + tile.stop
+        if tile:
+            yield range(begin, at)
 
 
 def common_prefix(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from ..decoding.stream import Stream
 from ..errors import ConfigError
 from ..types import Completion, Event, ToolCall
 from . import messages as forms
+from . import pictures
 from .context import Context, Fitted
 from .messages import Message
 from .reading import Reading
@@ -55,7 +57,14 @@ class Chat:
     ) -> None:
         self._engine = engine
         self._owner = owner
-        self._context = Context(engine.tokenizer, engine.n_ctx, parse_special=parse_special)
+        self._context = Context(
+            engine.tokenizer,
+            engine.n_ctx,
+            parse_special=parse_special,
+            album=pictures.Album(functools.partial(engine.read, owner=owner))
+            if engine.eyes
+            else None,
+        )
         self._functions: Functions | None = None
         self._answers = answers
         self.system = system
@@ -106,23 +115,29 @@ class Chat:
         """The number of oldest messages that were left out because the context is full."""
         return self._context.n_dropped
 
-    def send(self, text: str, **settings: Any) -> Completion:
-        """Send a message and return the whole answer. Settings and errors are those of `stream`."""
-        return _last(self.stream(text, **settings))
+    def send(self, content: Any, **settings: Any) -> Completion:
+        """Send a message and return the whole answer. Arguments and errors are those of
+        `stream`.
+        """
+        return _last(self.stream(content, **settings))
 
-    def stream(self, text: str, **settings: Any) -> Stream:
+    def stream(self, content: Any, **settings: Any) -> Stream:
         """Send a message and yield the answer while it is generated.
 
-        settings: fields of SamplingParams, which replace the engine's own; fields of AnswerOptions,
-        for this answer only; `prediction` and `on_busy` as in Engine.stream. Calls of the last
-        answer that got no result get the text "no result". Raises ContextFull if this turn alone is
-        too long, ConfigError, and TemplateError; the conversation then stays as it was before.
+        content: text, or a list of texts and pictures in the order in which the model reads them. A
+        picture is made with `edgespec.picture`; arrays of NumPy, images of Pillow, paths
+        (pathlib.Path), and parts in OpenAI's form with a data: URL are taken, too. settings: fields
+        of SamplingParams, which replace the engine's own; fields of AnswerOptions, for this answer
+        only; `prediction` and `on_busy` as in Engine.stream. Calls of the last answer that got no
+        result get the text "no result". Raises ContextFull if this turn alone is too long,
+        ConfigError, and TemplateError; the conversation then stays as it was before.
         """
-        if not isinstance(text, str):
-            raise ConfigError(f"a message is text, got {text!r:.80}")
+        said = pictures.content_of(content)
+        if pictures.has_pictures(said):
+            self._engine.check_sees()
         calls = forms.open_calls(self.messages)
         none = forms.results(calls, dict.fromkeys(calls, forms.NO_RESULT)) if calls else []
-        return self._stream([*none, {"role": "user", "content": text}], settings)
+        return self._stream([*none, {"role": "user", "content": said}], settings)
 
     def stream_continued(self, **settings: Any) -> Stream:
         """Continue the last answer where it was cut, and yield the added text as it is generated.
@@ -170,11 +185,14 @@ class Chat:
         self._context.reset()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the conversation for JSON. A running answer is included as far as it was shown."""
-        return {"system": self._system, "messages": [dict(m) for m in self._said()]}
+        """Return the conversation for JSON. A running answer is included as far as it was shown.
+        Pictures are saved by the paths of their files and the hashes of their pixels.
+        """
+        return {"system": self._system, "messages": [pictures.saved(m) for m in self._said()]}
 
     def load_dict(self, saved: dict[str, Any]) -> None:
-        """Replace the conversation with one that `to_dict` returned.
+        """Replace the conversation with one that `to_dict` returned. A picture whose file is gone
+        or has changed becomes a text that says so.
 
         Raises ConfigError, and changes nothing, if `saved` is not such a conversation.
         """

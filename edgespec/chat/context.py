@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..backends.base import Tokenizer
+from ..backends.tiles import without_pictures
 from ..decoding.prompts import check_size
 from ..errors import ContextFull, TemplateError
 from .encoder import ConversationEncoder
 from .messages import Message, begin_of_turns, open_calls
+from .pictures import Album
 
 if TYPE_CHECKING:
     from .options import AnswerOptions
@@ -44,13 +46,23 @@ class Context:
     If the result does not continue the kept tokens, the answer is given as a message with calls and
     reasoning instead.
 
-    n_dropped: the number of oldest messages that are left out, always whole turns.
+    album: the pictures of the conversation, None if it can have none. n_dropped: the number of
+    oldest messages that are left out, always whole turns.
     """
 
-    def __init__(self, tokenizer: Tokenizer, n_ctx: int, *, parse_special: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        n_ctx: int,
+        *,
+        parse_special: bool = False,
+        album: Album | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._n_ctx = n_ctx
         self._encoder = ConversationEncoder(tokenizer, parse_special=parse_special)
+        if album:
+            self._encoder = self._encoder.with_album(album)
         self._text = ""  # the rendered conversation whose ids are `_tokens`
         self._tokens: list[int] = []
         self.reset()
@@ -106,7 +118,7 @@ class Context:
             return fitted
         first = max(0, fitted.n_dropped - self._n_ctx)
         earlier = self._encoder.render([*head, *messages[first : fitted.n_dropped]])
-        return fitted._replace(earlier=self._encoder.encode(earlier))
+        return fitted._replace(earlier=without_pictures(self._encoder.encode(earlier)))
 
     def _from(
         self,

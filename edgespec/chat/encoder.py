@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import re
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Tokenizer
 from ..backends.special_tokens import Borders, frame, matcher
-from ..errors import TemplateError
+from ..errors import ConfigError, TemplateError
 from . import history, templates
 from .accepted import Accepted
+from .pictures import Album, has_pictures, marks_of
 from .template_budget import JsonText
 
 if TYPE_CHECKING:
@@ -53,11 +55,19 @@ class ConversationEncoder:
     parse_special: True reads control tokens and markers in contents as tokens.
     """
 
+    _album: Album | None = None
+
     def __init__(self, tokenizer: Tokenizer, *, parse_special: bool = False) -> None:
         self._tokenizer = tokenizer
         self._template = tokenizer.chat_template or templates.CHATML
         self._tool_template = tokenizer.tool_template or self._template
         self._parse_special = parse_special
+
+    def with_album(self, album: Album) -> ConversationEncoder:
+        """Return an encoder like this one that also takes pictures, and puts them into `album`."""
+        encoder = copy.copy(self)
+        encoder._album = album
+        return encoder
 
     def render(
         self,
@@ -105,19 +115,39 @@ class ConversationEncoder:
         special, calls = self._tokenizer.special(), form.tools if form else None
         accepted = Accepted.by(template, special, has_tools=bool(tools))
         key = form.reasoning.key if form and form.reasoning else ""
-        regular = history.regular(messages, accepted, key)
+        regular = history.regular(map(self._flat, messages), accepted, key)
         if calls:
             regular = [calls.message(message) for message in regular]
         marked = [self._marked(message, calls) for message in regular]
         if calls and tools:
             marked = calls.instructed(marked, tools)
-        return templates.render(
-            template,
-            marked,
-            special,
-            add_generation_prompt=add_generation_prompt,
-            variables=variables,
-        )
+
+        def rendered(messages: Sequence[Mapping[str, Any]]) -> str:
+            return templates.render(
+                template,
+                messages,
+                special,
+                add_generation_prompt=add_generation_prompt,
+                variables=variables,
+            )
+
+        text = rendered(marked)
+        if self._album is None or _has_all_marks(text, marked):
+            return text
+        text = rendered([*map(_typed, marked)])  # this template writes no contents that are texts
+        if not _has_all_marks(text, marked):
+            raise TemplateError("the model's chat template leaves pictures out")
+        return text
+
+    def _flat(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a message with marks in place of pictures. Raises ConfigError if pictures cannot
+        be shown here.
+        """
+        if self._album:
+            return self._album.flat(message)
+        if has_pictures(message.get("content")):
+            raise ConfigError("pictures cannot be shown here; send text")
+        return message
 
     def render_begun(
         self, messages: Sequence[Mapping[str, Any]], *, options: AnswerOptions | None = None
@@ -202,6 +232,13 @@ class ConversationEncoder:
         return self._mark_tokens(key) if is_known else self._mark_text(key)
 
     def _mark_text(self, text: str) -> str:
+        if self._album:
+            parts = self._album.split(text)
+            parts[::2] = map(self._mark_plain, parts[::2])
+            return "".join(parts)
+        return self._mark_plain(text)
+
+    def _mark_plain(self, text: str) -> str:
         text = self._mark_tokens(text)
         return text if self._parse_special else self._mark_borders(text)
 
@@ -240,6 +277,24 @@ class ConversationEncoder:
         """
         bos = self._tokenizer.special()["bos_token"]
         add_special = not continues and not (bos and rendered.startswith(bos))
+        if self._album and marks_of(rendered):
+            yield from self._with_pictures(self._album, rendered, add_special)
+            return
+        yield from self._text_pieces(rendered, add_special)
+
+    def _with_pictures(self, album: Album, rendered: str, add_special: bool) -> Iterator[list[int]]:
+        """Yield the ids of texts and the tokens of the pictures between them."""
+        before, after = frame(self._tokenizer) if add_special else ([], [])
+        yield before
+        for i, part in enumerate(album.split(rendered)):
+            if i % 2:
+                yield album.tokens(part)
+            elif part:
+                yield from self._text_pieces(part, False)
+        yield after
+
+    def _text_pieces(self, rendered: str, add_special: bool) -> Iterator[list[int]]:
+        """Yield the ids of a text without pictures."""
         if not _MARK.search(rendered):
             yield from self._tokenizer.encode_pieces(rendered, add_special=add_special)
             return
@@ -393,6 +448,21 @@ class ConversationEncoder:
     def _text_of(self, mark: re.Match[str]) -> str:
         high, low = map(ord, mark[0])
         return self._texts[(high - 0xD800) * 1024 + low - 0xDC00]
+
+
+def _typed(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message whose content is a list with one part of text, if it is a text."""
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
+
+
+def _has_all_marks(text: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if a rendering has all marks of pictures that are in the messages."""
+    contents = [each.get("content") for each in messages]
+    marks = {mark for each in contents if isinstance(each, str) for mark in marks_of(each)}
+    return all(mark in text for mark in marks)
 
 
 def _is_kind(key: str, value: Any) -> bool:

@@ -231,6 +231,13 @@ class Transcript:
         if text or role != "system":
             self._add(role, "content", text)
 
+    def show(self, url: str) -> None:
+        """Add a picture to a message of the user. url: its data: URL."""
+        message = self._last("user")
+        if isinstance(text := message["content"], str):
+            message["content"] = [{"type": "text", "text": text}] if text else []
+        message["content"].append({"type": "image_url", "image_url": {"url": url}})
+
     def think(self, text: str) -> None:
         """Add reasoning of the assistant. An empty text adds nothing."""
         if text:
@@ -247,7 +254,10 @@ class Transcript:
 
     def _add(self, role: str, field: str, text: str) -> None:
         message = self._last(role)
-        message[field] = joined([message.get(field, ""), text])
+        if isinstance(content := message.get(field, ""), list):
+            content.append({"type": "text", "text": text})
+        else:
+            message[field] = joined([content, text])
 
     def _last(self, role: str) -> dict[str, Any]:
         """Return the last message if it has this role, else begin a new message and return it."""

@@ -9,8 +9,8 @@ import msgspec
 
 from ..errors import ConfigError
 from ..types import ToolCall
-
-Message = dict[str, Any]
+from .pictures import Message as Message
+from .pictures import restored
 
 _FOLLOWS = {  # the roles that may come after a role, once all calls have their results
     "": ("user",),
@@ -103,6 +103,8 @@ def checked(saved: Any) -> list[Message]:
     for i, message in enumerate(saved):
         expected = ("tool",) if missing else _FOLLOWS[messages[-1]["role"] if messages else ""]
         role = message.get("role") if isinstance(message, dict) else None
+        if role == "user":
+            message = {**message, "content": restored(message.get("content"))}
         if not isinstance(role, str) or role not in expected or not _has_text(message):
             raise ConfigError(
                 f"message {i} of a saved chat must be "
@@ -122,9 +124,11 @@ def checked(saved: Any) -> list[Message]:
 
 
 def _has_text(message: Message) -> bool:
-    return all(isinstance(message.get(key, ""), str) for key in ("reasoning_content", "name")) and (
-        isinstance(message.get("content"), str)
-    )
+    names = ("reasoning_content", "name")
+    if not all(isinstance(message.get(key, ""), str) for key in names):
+        return False
+    content = message.get("content")
+    return isinstance(content, str) or (message["role"] == "user" and isinstance(content, list))
 
 
 def _copied(message: Message, i: int) -> Message:

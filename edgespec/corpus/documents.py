@@ -173,6 +173,7 @@ def _messages(text: str) -> list[str]:
     try:
         saved = json.loads(text)
         contents = [message["content"] for message in saved["messages"]]
+        contents = [each for each in contents if not isinstance(each, list)]  # lists have pictures
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
     return contents if all(isinstance(content, str) for content in contents) else []

@@ -79,6 +79,7 @@ class GovernedModel(_Governed, Model):
     checkpoint, restore = _own("checkpoint"), _own("restore")
     save_state, load_state = _own("save_state"), _own("load_state")
     hidden_size, n_layer, tap = _own("hidden_size"), _own("n_layer"), _own("tap")
+    eyes, why_blind = _own("eyes"), _own("why_blind")
     restrict, expect_drafts = _own("restrict"), _own("expect_drafts")
 
     def begin(self, left_s: Callable[[], float]) -> None:
@@ -89,7 +90,11 @@ class GovernedModel(_Governed, Model):
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:
-        """Append tokens, as the model's own `decode` does."""
+        """Append tokens, as the model's own `decode` does. The times of pictures are not reported:
+        they say nothing about text.
+        """
+        if tokens and tokens[0] < 0:
+            return self._model.decode(tokens, n_logits, abort)  # type: ignore[no-any-return]
         return self._evaluate_with(self._model.decode, tokens, n_logits, abort)
 
     def decode_tree(

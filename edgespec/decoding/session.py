@@ -136,7 +136,7 @@ class Session:
             self._member.join(request.abort)
         try:
             for part in self._keepers():
-                part.warm(request)
+                part.warm(request if part is self._verifier else request.text_alone())
         finally:
             if self._member:
                 self._member.leave()

@@ -324,7 +324,7 @@ class ModelDrafter(Drafter):
             return Choices((), confidence_class(q.largest())), q.largest(), q
         if self._coupled:
             q = self._sampler.distribution(row, path)
-            position = len(self._context) + len(path)
+            position = self._request.n_unseen + len(self._context) + len(path)
             if k == 1:
                 token = self._request.randomness.gumbel(position, q)
                 return choices_of("race", [(token, 1.0)], q.largest()), q.largest(), None

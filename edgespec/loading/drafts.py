@@ -141,7 +141,7 @@ def load_draft(
     if path is None:
         return None
     settings = {field.name: getattr(config, field.name) for field in fields(config)}
-    settings["n_ctx"] = target.n_ctx
+    settings |= {"n_ctx": target.n_ctx, "mmproj": "none"}  # drafts see no pictures
     settings["batch_invariant"] = False  # a guess may depend on the shape of its evaluation
     config = build(EngineConfig, settings | dict(options))
     if (path == target.path and has_own_head(path)) or is_head(path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -100,6 +100,7 @@ class Request:
     not used for other owners, not even for drafts. constraint: a constraint on the answer; it
     changes only the target's distribution. left_s: returns the seconds until the time limit.
     prediction: token ids that the answer is likely to contain; prompt lookup drafts from them.
+    n_unseen: how many tokens of pictures were left out of the prompt.
     """
 
     prompt: Sequence[int]
@@ -111,6 +112,15 @@ class Request:
     constraint: Constraint | None = None
     left_s: Callable[[], float] = lambda: math.inf
     prediction: Sequence[int] = ()
+    n_unseen: int = 0
+
+    def text_alone(self) -> Request:
+        """Return the request without pictures in its prompt, as drafters see it; itself if there
+        are none.
+        """
+        text = [token for token in self.prompt if token >= 0]
+        n_unseen = len(self.prompt) - len(text)
+        return replace(self, prompt=text, n_unseen=n_unseen) if n_unseen else self
 
     def matcher(self) -> Matcher | None:
         """Return a matcher for the beginning of the answer, None without a constraint."""

@@ -146,7 +146,7 @@ class Sampler:
         params, output = self.params, self._in_output + Counter(ahead)
         if params.repetition_penalty != 1:  # Keskar et al. 2019, arXiv 1909.05858
             ids = np.fromiter(
-                (t for t in self._in_prompt | output.keys() if t < len(row)), np.int64
+                (t for t in self._in_prompt | output.keys() if 0 <= t < len(row)), np.int64
             )
             logits = row[ids]
             r = params.repetition_penalty

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from ..backends.base import BatchedModel
+from ..backends.tiles import whole_tiles
 from ..cache.token_cache import TokenCache, common_prefix
 from ..errors import CannotTruncate, DecodeError
 
@@ -53,6 +54,7 @@ class SharedPrefixes:
             if other != slot and cache.owner == owner:
                 n_held = min(len(cache.tokens), self._model.models[other].n_past)
                 n = min(common_prefix(cache.tokens, context), n_held, len(context) - 1)
+                n = whole_tiles(context, n)
                 if n > longest:
                     longest, source = n, other
         if source is None:

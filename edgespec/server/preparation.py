@@ -8,7 +8,9 @@ all, so that the forms of one client do not delay other clients.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -17,6 +19,7 @@ from starlette.requests import Request
 from ..chat.encoder import ConversationEncoder
 from ..chat.messages import Message
 from ..chat.options import AnswerOptions
+from ..chat.pictures import Album, content_of
 from ..chat.reader import Reader
 from ..chat.request import GenerationRequest
 from ..config import SamplingParams
@@ -116,10 +119,13 @@ class Preparation:
         requests wait, 503 if the server is shutting down.
         """
         self._check_bias(asked.request.params)
-        tokenized = await self.in_turn(request, lambda stopped: self._tokenized(asked, stopped))
+        owner = client_of(request.scope).owner
+        tokenized = await self.in_turn(
+            request, lambda stopped: self._tokenized(asked, owner, stopped)
+        )
         if tokenized.options is None and not asked.form:
             return PreparedRequest(tokenized.prompts, prediction=tokenized.prediction)
-        owner, params = client_of(request.scope).owner, asked.request.params
+        params = asked.request.params
 
         def work(stopped: Stopped) -> PreparedRequest:
             try:
@@ -131,9 +137,11 @@ class Preparation:
 
     async def count(self, request: Request, asked: ParsedRequest) -> int:
         """Return the number of tokens of a conversation, up to where the answer would begin."""
+        owner = client_of(request.scope).owner
 
         def count(stopped: Stopped) -> int:
-            rendered = self.rendered(asked.request, self._options(asked.request))
+            told, album = self._shown(asked, owner)
+            rendered = self.rendered(told, self._options(told), album=album)
             return len(collect(rendered.pieces, self._settings.max_body_bytes, stopped))
 
         return await self.in_turn(request, count)
@@ -146,18 +154,25 @@ class Preparation:
         return await while_connected(request.receive, in_turn(self._queue, turn, work))
 
     def rendered(
-        self, asked: GenerationRequest, options: AnswerOptions | None, *, opening: bool = True
+        self,
+        asked: GenerationRequest,
+        options: AnswerOptions | None,
+        *,
+        opening: bool = True,
+        album: Album | None = None,
     ) -> Rendered:
         """Return a conversation as text, and its token ids piece by piece.
 
         opening: True to end with the opening of the assistant's turn, or with its last message if
-        that is continued. Raises ApiError if there is no message, if the arguments of a call are
+        that is continued. album: receives the pictures; None if there can be none. Raises ApiError if there is no message, if the arguments of a call are
         nested too deeply for templates, or if the last message cannot be continued as asked.
         """
         if not asked.messages:
             raise bad_value("messages", "there is no message in it; send at least one")
         _check_calls(asked.messages)
         encoder = self._encoders[asked.parse_special]
+        if album:
+            encoder = encoder.with_album(album)
         text = self._begun(encoder, asked, options) if opening else None
         if text is not None:
             return Rendered(text, encoder.pieces(text), asked.messages[-1]["content"])
@@ -191,14 +206,31 @@ class Preparation:
             raise bad_value("tools", str(error), "unsupported_parameter") from None
         return options
 
-    def _tokenized(self, asked: ParsedRequest, stopped: Stopped) -> _Tokenized:
-        request = asked.request
+    def _shown(self, asked: ParsedRequest, owner: str) -> tuple[GenerationRequest, Album | None]:
+        """Return a request with its pictures decoded, and an album for them; None if it has none.
+        Raises ApiError if a picture cannot be shown.
+        """
+        messages = list(asked.request.messages)
+        album = None
+        for i, message in enumerate(messages):
+            if isinstance(message.get("content"), list):
+                try:
+                    self._engine.check_sees()
+                    messages[i] = {**message, "content": content_of(message["content"])}
+                except ConfigError as error:
+                    place = asked.places[i] if asked.places else f"{asked.messages}[{i}]"
+                    raise bad_value(place, str(error)) from None
+                album = album or Album(functools.partial(self._engine.read, owner=owner))
+        return (replace(asked.request, messages=messages) if album else asked.request), album
+
+    def _tokenized(self, asked: ParsedRequest, owner: str, stopped: Stopped) -> _Tokenized:
+        request, album = self._shown(asked, owner)
         if request.prompts:
             self._check_number(len(request.prompts))
             params = request.params
             return _Tokenized([self._prompt(each, params, stopped) for each in request.prompts])
         options = self._options(request)
-        rendered = self.rendered(request, options)
+        rendered = self.rendered(request, options, album=album)
         tokens = self._fitting(rendered.text, rendered.pieces, "messages", stopped)
         prediction = prediction_ids(self._tokenizer, request.prediction, self._engine.n_ctx)
         return _Tokenized([tokens], rendered.text, options, prediction, rendered.begun)

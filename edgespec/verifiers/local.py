@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..backends.base import FINAL, BatchItem, Model, share_on_gpu
 from ..backends.features import Features
+from ..backends.tiles import tile_of, tiles_in
 from ..cache.prefixes import LEAST, Prefixes
 from ..cache.token_cache import TokenCache
 from ..config import SamplingParams
 from ..costs.reading import FEWEST, ReadingTimes
-from ..errors import Aborted, ContextFull
+from ..errors import Aborted, ConfigError, ContextFull
 from ..sampling.base import Request
 from ..sampling.verification import Verification
 from ..scheduling.company import Member
@@ -74,6 +76,7 @@ class LocalVerifier:
         self.n_ctx = model.n_ctx
         self.max_draft = model.capabilities.max_rows - 1
         self.max_leaves = model.capabilities.max_leaves
+        self._tiles: list[range] = []  # the places of pictures in the prompt
         self._path: tuple[int, ...] | None = None  # accepted nodes of a tree, until `accept`
         self._reading = member.reading if member else ReadingTimes()
         self.require(requires)
@@ -102,6 +105,9 @@ class LocalVerifier:
             matcher=request.matcher(),
         )
         self._context = list(request.prompt)
+        self._tiles = tiles_in(self._context)
+        if self._tiles and self._tiles[-1].stop == len(self._context):
+            raise ConfigError("the prompt ends with a picture; let some text follow it")
         self._cache.begin(request.owner)
         self._tap(self._requires.layers)  # a prefill that failed may have switched them off
         self._model.restrict(self._n_wanted(request))
@@ -152,6 +158,9 @@ class LocalVerifier:
             self.member.exclusively(lambda: prefixes.begin(self.slot, context))
         n = self._cache.align(context, abort=self._request.abort, token_s=self._reading.token_s)
         yield n
+        if self._tiles and n < self._tiles[-1].stop:  # the first `verify` evaluates text alone
+            yield from self._read(n, self._tiles[-1].stop)
+            n = len(self._cache.tokens)
         if (branching := self._cache.n_branching(context)) - n >= LEAST:
             yield from self._read(n, branching)
             self._cache.save()
@@ -180,7 +189,14 @@ class LocalVerifier:
     def _read(self, n: int, end: int) -> Iterator[int]:
         """Evaluate tokens `n` to `end` of the prompt, and yield the end of every chunk."""
         while n < end:
-            chunk = self._context[n : min(n + self._step, end)]
+            tile = next((tile for tile in self._tiles if tile.stop > n), None)
+            if tile and tile.start == n:
+                self._look(self._context[n : tile.stop])
+                n = tile.stop
+                yield n
+                continue
+            stop = min(n + self._step, end, tile.start if tile else end)
+            chunk = self._context[n:stop]
             if self.member:
                 turn = _Reading(self, chunk)
                 self.member.step(turn)
@@ -189,6 +205,17 @@ class LocalVerifier:
                 self.evaluate(chunk, 0)
                 n += len(chunk)
             yield n
+
+    def _look(self, tokens: Sequence[int]) -> None:
+        """Append a tile of a picture. It is encoded while other slots go on."""
+        abort = self._request.abort
+        assert self._model.eyes
+        self._model.eyes.encode(tile_of(tokens), abort)
+        decode = functools.partial(self._cache.decode, tokens, 0, abort)
+        if self.member:
+            self.member.exclusively(decode)
+        else:
+            decode()
 
     @property
     def _step(self) -> int:

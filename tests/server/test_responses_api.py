@@ -210,7 +210,7 @@ def test_formats_and_reasoning():
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "nothing is stored"),
         ({"input": [{"type": "web_search"}]}, "input[0].type", "web_search"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]},
-         "input[0].content[0]", "images are not supported"),
+         "input[0]", "this model reads text alone"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
          "input[0].content[0]", "files are not supported"),
         ({"input": ["hello"]}, "input[0]", "must be an object"),

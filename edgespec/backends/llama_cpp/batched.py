@@ -100,13 +100,14 @@ class LlamaCppBatchedModel(BatchedModel):
 
     @staticmethod
     def _copy(model: LlamaCppModel, other: LlamaCppModel, n_past: int) -> None:
-        if model.branches.n_parked and model.branches.n_whole < n_past:
+        if model.branches.n_parked and model.branches.n_whole < model.position(n_past):
             model.make_room(model.n_ctx)  # after copying, packing would free less
         if not model.sees(n_past):
             raise CannotTruncate(f"a slot has lost what its first {n_past} tokens begin with")
-        memory = lib.llama_get_memory(model.native.context)
-        lib.llama_memory_seq_cp(memory, model.branches.text, other.branches.text, 0, n_past)
+        memory, end = lib.llama_get_memory(model.native.context), model.position(n_past)
+        lib.llama_memory_seq_cp(memory, model.branches.text, other.branches.text, 0, end)
         other.appended(n_past, 0)
+        other.shown = [each for each in model.shown if each.end <= n_past]
 
     def limit_threads(self, n_threads: int) -> None:
         """Use at most `n_threads` threads from the next evaluation on; 0 removes the limit."""
@@ -137,7 +138,7 @@ class LlamaCppBatchedModel(BatchedModel):
 
     def _part(self, item: BatchItem) -> Part:
         model, n = self.models[item.slot], len(item.tokens)
-        branches, n_past = model.branches, model.n_past
+        branches, n_past = model.branches, model.position(model.n_past)
         if item.parents:
             n_before = n - len(item.parents) - 1
             sequences, positions = branches.enter(item.parents, n_past, n_before)

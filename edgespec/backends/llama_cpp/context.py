@@ -46,7 +46,8 @@ class Native:
 
     log: the lines that the library logged while both were made. other: a second context over other
     weights, which the context uses; None if there is no such context. owns_model: the weights are
-    freed together with the context.
+    freed together with the context. eyes: the projector over these weights, None for none; it is
+    freed with them.
     """
 
     model: Any
@@ -54,6 +55,7 @@ class Native:
     log: list[str]
     other: Any = None
     owns_model: bool = True
+    eyes: Any = None
 
     def free(self) -> None:
         """Free the contexts, then the weights."""
@@ -61,6 +63,8 @@ class Native:
         if self.other:
             lib.llama_free(self.other)
         if self.owns_model:
+            if self.eyes:
+                self.eyes.close()
             lib.llama_model_free(self.model)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ...config import NOT_SPEED, EngineConfig
 from ...errors import Aborted, CannotTruncate, ContextFull, DecodeError
 from ...types import Abort
 from ..base import Capabilities, FileModel, share_on_gpu
+from ..tiles import Tile
 from .abort import AbortableDecode
 from .batch import Batch, RowViews
 from .branches import N_SEQUENCES, Branches
@@ -25,6 +26,17 @@ from .library import lib
 from .tokenizer import LlamaCppTokenizer
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
+_Run = Callable[[Any, int, "Abort | None"], int]
+
+
+class Shown(NamedTuple):
+    """A tile in a text. end: the number of the token after it. shift: by how much the position of
+    that token differs from its number.
+    """
+
+    tile: Tile
+    end: int
+    shift: int
 
 
 def exclusive(call: _Call) -> _Call:
@@ -44,19 +56,41 @@ class TextInContext(FileModel):
 
     texts: all texts in the same context, this one included. Only one of them may be evaluated at a
     time, and the first one owns the context. ids: the ids of this text's sequences. branches: its
-    tree. lends: a head looks at this text's cache, so the context must not be replaced.
+    tree. lends: a head looks at this text's cache, so the context must not be replaced. shown: the
+    tiles of pictures in this text.
     """
 
     path: Path
     config: EngineConfig
     placement: dict[str, str]
     thread_limit: int
-    n_past: int = 0
+    shown: Sequence[Shown] = ()
     texts: list[Any]
     ids: range
     lends = False
     _batch: Batch
     _rows: RowViews
+
+    _n_past = 0
+
+    @property
+    def n_past(self) -> int:
+        """The number of tokens that the cache holds."""
+        return self._n_past
+
+    @n_past.setter
+    def n_past(self, n: int) -> None:
+        if self.shown and n < self._n_past:
+            self.shown = [each for each in self.shown if each.end <= n]
+        self._n_past = n
+
+    def position(self, n_past: int) -> int:
+        """Return the position of the token after the first `n_past`. Pictures may take more or
+        fewer positions than they have tokens.
+        """
+        if not self.shown:
+            return n_past
+        return n_past + next((s.shift for s in reversed(self.shown) if s.end <= n_past), 0)
 
     def _take(self, native: Native) -> None:
         """Use these loaded weights and the context over them."""
@@ -85,8 +119,14 @@ class TextInContext(FileModel):
         if n_past >= self.n_past:
             return
         self._check_rollback(n_past)
-        if self.branches.reach > n_past:
-            self.branches.truncate(n_past)
+        if cut := next((s for s in self.shown if s.end - s.tile.n_tokens < n_past < s.end), None):
+            raise CannotTruncate(
+                f"{self.path.name}: the {cut.tile.n_tokens} tokens of a picture before {cut.end} "
+                f"cannot be cut at {n_past}"
+            )
+        position = self.position(n_past)
+        if self.branches.reach > position:
+            self.branches.truncate(position)
             self._n_nodes = 0
         held = self.n_past
         if not self._cut(n_past):
@@ -183,7 +223,7 @@ class TextInContext(FileModel):
         """Remove everything that a failed tree has left after `start`. The engine itself cleans
         only one sequence.
         """
-        self.branches.truncate(start)
+        self.branches.truncate(self.position(start))
         self._n_nodes = 0
         self.n_past = min(self.n_past, start + 1)
         self.truncate(start)
@@ -192,10 +232,15 @@ class TextInContext(FileModel):
         """Evaluate a native batch and return llama_decode's code."""
         return self._decode_abortable(batch, abort)
 
-    def _evaluate(self, batch: Any, n_tokens: int, abort: Abort | None) -> None:
+    def _evaluate(
+        self, batch: Any, n_tokens: int, abort: Abort | None, run: _Run | None = None
+    ) -> None:
+        """Evaluate a native batch and count its tokens. run: the function that evaluates it and
+        returns llama_decode's code, by default `_run`.
+        """
         try:
             with self.lock:
-                code = self._run(batch, n_tokens, abort)
+                code = (run or self._run)(batch, n_tokens, abort)
         except BaseException:  # Ctrl-C is raised after the evaluation: its result is lost
             self.n_past = self._drop_partial()
             raise
@@ -235,7 +280,7 @@ class TextInContext(FileModel):
 
     def drop_unfinished(self) -> None:
         """Remove what a failed evaluation of several texts has left."""
-        self.branches.truncate(self.n_past)
+        self.branches.truncate(self.position(self.n_past))
         self.n_past = self._drop_partial()
 
     def _drop_partial(self) -> int:
@@ -258,7 +303,7 @@ class TextInContext(FileModel):
         and other texts may use their space.
         """
         text = self.branches.text
-        if not lib.llama_memory_seq_rm(self._memory, text, n_past, -1):
+        if not lib.llama_memory_seq_rm(self._memory, text, self.position(n_past), -1):
             return False
         if not (self._window and n_past and len(self.texts) > 1) or self.sees(n_past):
             return True
@@ -271,4 +316,4 @@ class TextInContext(FileModel):
         if not self._window or not n_past:
             return True
         first: int = lib.llama_memory_seq_pos_min(self._memory, self.branches.text)
-        return 0 <= first <= max(0, n_past - self._window + 1)
+        return 0 <= first <= max(0, self.position(n_past) - self._window + 1)

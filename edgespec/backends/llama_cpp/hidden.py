@@ -54,7 +54,8 @@ def gives_states(call: _Call) -> _Call:
     @functools.wraps(call)
     def evaluated(self: Tappable, tokens: Sequence[int], *args: Any, **kwargs: Any) -> Outputs:
         taps = self._taps
-        if taps is None or taps.collecting:  # collecting: another such method makes this call
+        is_seen = bool(tokens) and tokens[0] < 0  # tiles of pictures have no states for heads
+        if taps is None or taps.collecting or is_seen:  # collecting: another method makes this call
             return call(self, tokens, *args, **kwargs)
         with taps.call(len(tokens)) as states:
             return call(self, tokens, *args, **kwargs)._replace(hidden=states)
@@ -454,6 +455,20 @@ class Tappable(TextInContext):
         if code == 0:
             taps.collect(n_tokens)
         return code
+
+    def _run_untapped(self, batch: Any, abort: Abort | None) -> int:
+        """Evaluate a native batch without collecting states; return llama_decode's code."""
+        taps = self._taps
+        if taps is None or not (taps.watch or taps.of_outputs):
+            return self._decode_abortable(batch, abort)
+        if taps.of_outputs:  # else the engine would compute logits for every token of the batch
+            taps.switch(self._context, False)
+        try:
+            taps.begin()
+            return self._decode_abortable.calling_back(batch, abort)
+        finally:
+            if taps.of_outputs:
+                taps.switch(self._context, True)
 
     def _use(self, context: Any) -> None:
         """Use a different context, which must be empty and without taps."""

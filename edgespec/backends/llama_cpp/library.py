@@ -63,6 +63,20 @@ def _on_native_log(level: int, text: bytes, _: Any) -> None:
             listen(line)
 
 
+log_callback = _on_native_log
+"""The function that native libraries call for each line of their logs."""
+
+
+def opened() -> Any:
+    """Return the library itself, which is opened at the first call. Raises EngineMissing."""
+    return _found().library
+
+
+def candidate() -> search.Candidate:
+    """Return the file that the library comes from. Raises EngineMissing."""
+    return _found().candidate
+
+
 def start() -> None:
     """Initialise the native library once per process, and load its separate library for the CPU."""
     with _starting, ctrl_c_afterwards():

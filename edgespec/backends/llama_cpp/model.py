@@ -26,6 +26,7 @@ from ...types import Abort, Outputs
 from ..base import BatchedModel, Buffer, share_on_gpu
 from ..chunks import Pace, chunk_ends
 from ..separate import SeparateModels
+from ..tiles import tile_of
 from .batch import Part
 from .batched import LlamaCppBatchedModel
 from .context import (
@@ -39,9 +40,10 @@ from .context import (
 from .declarations import PARTIAL_ONLY
 from .devices import integrated
 from .evaluation import exclusive
-from .hidden import Tappable, gives_states
+from .hidden import gives_states
 from .invariance import most_equal_rows
 from .library import is_fork, lib
+from .seeing import Seeing
 
 _SAMPLING = {  # keys of a GGUF, and their names in generation_config.json
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
@@ -84,7 +86,7 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-class LlamaCppModel(Tappable):
+class LlamaCppModel(Seeing):
     """A GGUF under the `Model` contract.
 
     placement: the devices of layers and buffers, as the engine reported them ("CPU model buffer" →
@@ -113,6 +115,7 @@ class LlamaCppModel(Tappable):
             self._limit_rows(most_equal_rows(self))
         if self._is_offloaded:
             self._prepare()
+        self._see()
 
     @exclusive
     @gives_states
@@ -122,6 +125,8 @@ class LlamaCppModel(Tappable):
         """Append tokens; return float32 [n_logits, vocab_size], a view valid until the next
         call.
         """
+        if tokens and tokens[0] < 0:
+            return self._show(tile_of(tokens), n_logits, abort)
         if self.branches.n_parked:
             self.make_room(len(tokens))
         ends, done = chunk_ends(self, len(tokens), n_logits), 0
@@ -136,7 +141,8 @@ class LlamaCppModel(Tappable):
             self._decode_chunk(tokens[done:end], abort)
             done = end
         last = tokens[done:] if done else tokens
-        self._evaluate(self._batch.fill(last, self.n_past, n_logits), len(last), abort)
+        batch = self._batch.fill(last, self.position(self.n_past), n_logits)
+        self._evaluate(batch, len(last), abort)
         return self._rows.first(n_logits)
 
     @exclusive
@@ -156,7 +162,7 @@ class LlamaCppModel(Tappable):
             self.decode(tokens[:n_before], 0, abort)
         self.make_room(n_nodes + 1)
         start = self.n_past
-        sequences, positions = self.branches.enter(parents, start)
+        sequences, positions = self.branches.enter(parents, self.position(start))
         part = Part(tokens[n_before:], positions, sequences, n_nodes + 1)
         batch = self._batch.fill_parts([part])
         try:
@@ -176,7 +182,7 @@ class LlamaCppModel(Tappable):
         start, n = self.n_past - self._n_nodes, len(tokens)
         try:
             chunk_ends(self, n, n)
-            sequences, positions = self.branches.grow(parents, start)
+            sequences, positions = self.branches.grow(parents, self.position(start))
             part = Part(tokens, positions, sequences, n)
             self._evaluate(self._batch.fill_parts([part]), n, abort)
         except BaseException:
@@ -218,7 +224,7 @@ class LlamaCppModel(Tappable):
         context, text = self._context, self.branches.text
         if not lib.llama_state_seq_set_data_ext(context, data, len(data), text, PARTIAL_ONLY):
             raise DecodeError(f"{self.path.name}: the engine refused its own checkpoint")
-        if not lib.llama_memory_seq_rm(self._memory, text, n_past, -1):
+        if not lib.llama_memory_seq_rm(self._memory, text, self.position(n_past), -1):
             raise DecodeError(f"{self.path.name}: nothing can be dropped after a checkpoint")
         self.n_past, self._n_last = n_past, 0
 
@@ -356,14 +362,15 @@ class LlamaCppModel(Tappable):
             and self.branches.is_full(self.n_ctx - self.n_past - n_tokens)
         ):
             try:
-                self.branches.pack(self.n_past)
+                self.branches.pack(self.position(self.n_past))
             except BaseException:
                 self.n_past = 0
                 raise
 
     def _decode_chunk(self, tokens: Sequence[int], abort: Abort | None) -> None:
         """Append tokens whose logits are not wanted."""
-        self._evaluate(self._batch.fill(tokens, self.n_past, 0), len(tokens), abort)
+        batch = self._batch.fill(tokens, self.position(self.n_past), 0)
+        self._evaluate(batch, len(tokens), abort)
         lib.llama_synchronize(self._context)
 
     def _decode_paced(self, tokens: Sequence[int], n_left: int, abort: Abort) -> int:

@@ -31,7 +31,7 @@ BLOCKS = frozenset({
 })  # fmt: skip
 """The types of these blocks in `/v1/messages`."""
 
-LEFT_OUT = "[An image or a file was left out here: this model reads only text.]"
+LEFT_OUT = "[An image or a file was left out here: results of tools are read as text.]"
 """In place of images and files in results of tools, which a client cannot take back."""
 
 _TEXTS = frozenset({

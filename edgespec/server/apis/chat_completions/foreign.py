@@ -41,7 +41,7 @@ def _message(message: Any, waiting: list[str]) -> Any:
     elif role in ("tool", "function"):
         message = _result(message, waiting)
     elif isinstance(content := message.get("content"), list):
-        message = message | {"content": [_text_part(part) for part in content]}
+        message = message | {"content": [_user_part(part) for part in content]}
     return message
 
 
@@ -112,6 +112,14 @@ def _text_part(part: Any) -> Any:
         return part
     kind = "refusal" if part.get("type") == "refusal" else "text"
     return {"type": kind, kind: part.get(kind) or ""}
+
+
+def _user_part(part: Any) -> Any:
+    """Return a part of a user's message: pictures in other APIs' forms as image_url."""
+    if not _is_of(part, ("image_url", "input_image")):
+        return _text_part(part)
+    url = part.get("image_url")
+    return {"type": "image_url", "image_url": {"url": url} if isinstance(url, str) else url}
 
 
 def _result_part(part: Any) -> Any:

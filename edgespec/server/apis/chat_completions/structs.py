@@ -46,6 +46,29 @@ class TextPart(Struct, frozen=True):
 Content = str | Annotated[list[TextPart], Meta(max_length=1024)] | None
 
 
+class ImageUrl(Struct, frozen=True):
+    """A picture. `detail` is ignored: the server's settings bound the tokens of pictures."""
+
+    url: Annotated[str, about("data:image/png;base64,… (PNG, JPEG, WebP, GIF or BMP)")]
+    detail: str | None = None
+
+
+class UserPart(Struct, frozen=True):
+    """A piece of a user's message: text or a picture."""
+
+    type: Annotated[Literal["text", "refusal", "image_url"], only("text and pictures")]
+    text: str | None = None
+    refusal: str | None = None
+    image_url: ImageUrl | None = None
+
+    def __post_init__(self) -> None:
+        if getattr(self, self.type) is None:
+            raise ValueError(f"the field '{self.type}' is missing")
+
+
+UserContent = str | Annotated[list[UserPart], Meta(max_length=1024)] | None
+
+
 class CalledFunction(Struct, frozen=True):
     """The function that a call names, and its arguments as the model wrote them."""
 
@@ -82,7 +105,7 @@ class DeveloperMessage(SystemMessage, frozen=True, kw_only=True, tag="developer"
 class UserMessage(Message, frozen=True, kw_only=True, tag="user"):
     """A message of the user."""
 
-    content: Content
+    content: UserContent
 
 
 class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
@@ -250,7 +273,7 @@ def messages_of(messages: Messages) -> list[ChatMessage]:
 def _told(message: Message) -> ChatMessage:
     assert isinstance(message, (SystemMessage, UserMessage, AssistantMessage, ToolMessage))
     told: ChatMessage = {
-        "role": str(message.__struct_config__.tag), "content": text_of(message.content),
+        "role": str(message.__struct_config__.tag), "content": _content(message.content),
     }  # fmt: skip
     if isinstance(message, AssistantMessage):
         told["content"] = told["content"] or message.refusal or ""
@@ -266,7 +289,20 @@ def _told(message: Message) -> ChatMessage:
     return told
 
 
-def text_of(content: str | list[TextPart] | None) -> str:
+def _content(content: Content | UserContent) -> Any:
+    """Return a content as text, or with pictures as a list of parts."""
+    if not isinstance(content, list) or all(part.type != "image_url" for part in content):
+        return text_of(content)
+    return [
+        {"type": "image_url", "image_url": {"url": part.image_url.url}}
+        if isinstance(part, UserPart) and part.image_url
+        else {"type": "text", "text": part.text or part.refusal or ""}
+        for part in content
+    ]
+
+
+def text_of(content: Content | UserContent) -> str:
+    """Return the text of a content."""
     if isinstance(content, list):
         return "".join(part.text or part.refusal or "" for part in content)
     return content or ""

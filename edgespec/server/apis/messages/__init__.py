@@ -17,6 +17,7 @@ from .structs import (
     STATELESS,
     Block,
     CountRequest,
+    ImageBlock,
     MessagesRequest,
     MessagesTool,
     RedactedThinkingBlock,
@@ -115,7 +116,7 @@ def _check_block(role: str, block: Block, place: str) -> None:
     if isinstance(block, ToolUseBlock) and not is_shallow(block.input):
         raise bad_value(f"{place}.input", f"the values of {place}.input {TOO_DEEP}")
     speaker = "assistant" if isinstance(block, (ThinkingBlock, ToolUseBlock)) else ""
-    speaker = "user" if isinstance(block, ToolResultBlock) else speaker
+    speaker = "user" if isinstance(block, (ToolResultBlock, ImageBlock)) else speaker
     if speaker and role != speaker:
         kind = block.__struct_config__.tag
         raise bad_value(place, f"{place}: {kind} belongs in a message of the {speaker}, not {role}")
@@ -135,6 +136,9 @@ def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
     for block in blocks:
         if isinstance(block, TextBlock) and role != "assistant":
             talk.say(role, block.text)
+        elif isinstance(block, ImageBlock):
+            kind = block.source.media_type or "image/png"
+            talk.show(f"data:{kind};base64,{block.source.data}")
         elif isinstance(block, ToolUseBlock):
             talk.call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
         elif isinstance(block, ToolResultBlock):

@@ -55,11 +55,18 @@ class ToolUseBlock(Block, frozen=True, tag="tool_use"):
     input: dict[str, Any]
 
 
-class ImageBlock(Block, frozen=True, tag="image"):
-    """An image, which is refused."""
+class ImageSource(Struct, frozen=True):
+    """The bytes of a picture in base64."""
 
-    def __post_init__(self) -> None:
-        raise ValueError("images are not supported here; send text")
+    type: Annotated[Literal["base64"], only("pictures are not fetched from addresses")]
+    data: str
+    media_type: str | None = None
+
+
+class ImageBlock(Block, frozen=True, tag="image"):
+    """A picture in a user's message."""
+
+    source: ImageSource
 
 
 class DocumentBlock(Block, frozen=True, tag="document"):

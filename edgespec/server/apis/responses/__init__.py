@@ -7,6 +7,7 @@ from typing import Any
 from ....chat.history import Transcript, joined
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
+from ...errors import bad_value
 from ..fields import check, missing, parsed
 from ..sampling import given_of, length_of
 from ..tools import Choice, GivenTool, Tools, given_tool
@@ -16,6 +17,7 @@ from .structs import (
     FunctionCallItem,
     FunctionCallOutputItem,
     FunctionChoice,
+    InputImage,
     Item,
     MessageItem,
     ReasoningItem,
@@ -76,6 +78,9 @@ def _talk(given: ResponsesRequest) -> Transcript:
 def _add(talk: Transcript, item: Item) -> None:
     if isinstance(item, MessageItem):
         role = "system" if item.role == "developer" else item.role
+        if _shows(item):
+            _add_parts(talk, item)
+            return
         texts = _texts(item.content)
         talk.say(role, "".join(texts) if role == "assistant" else joined(texts))
     elif isinstance(item, FunctionCallItem):
@@ -84,6 +89,24 @@ def _add(talk: Transcript, item: Item) -> None:
         talk.result(item.call_id, joined(_texts(item.output)))
     elif isinstance(item, ReasoningItem):
         talk.think("".join(part.text for part in item.content or item.summary or ()))
+
+
+def _shows(item: MessageItem) -> bool:
+    """Return True if a message has pictures. Raises ApiError if it is not the user's."""
+    parts = item.content if isinstance(item.content, list) else ()
+    shows = any(isinstance(part, InputImage) for part in parts)
+    if shows and item.role != "user":
+        raise bad_value("input", f"pictures belong in a message of the user, not {item.role}")
+    return shows
+
+
+def _add_parts(talk: Transcript, item: MessageItem) -> None:
+    """Add the parts of a user's message with pictures, in their order."""
+    for part in item.content or ():
+        if isinstance(part, InputImage):
+            talk.show(part.image_url or "")
+        else:
+            talk.say("user", "".join(_texts([part])))
 
 
 def _texts(content: str | list[Any] | None) -> list[str]:

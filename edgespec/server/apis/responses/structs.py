@@ -29,7 +29,7 @@ from ..skipped import ITEMS, LEFT_OUT, as_text, text_in
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """The fields of a request that its answer repeats unchanged."""
 _STATELESS = only("nothing is stored here; send the whole conversation as input")
-_IMAGES = "images are not supported here; send text"
+_ADDRESS = "the field 'image_url' is missing; files are not stored here"
 _FILES = "files are not supported here; send their text"
 
 
@@ -56,10 +56,15 @@ class Refusal(ContentPart, frozen=True, tag="refusal"):
 
 
 class InputImage(ContentPart, frozen=True, tag="input_image"):
-    """An image, which is refused."""
+    """A picture in a user's message. `detail` is ignored."""
+
+    image_url: Annotated[str | None, about("data:image/png;base64,…")] = None
+    file_id: str | None = None
+    detail: str | None = None
 
     def __post_init__(self) -> None:
-        raise ValueError(_IMAGES)
+        if self.image_url is None:
+            raise ValueError(_ADDRESS)
 
 
 class InputFile(ContentPart, frozen=True, tag="input_file"):

@@ -1,0 +1,313 @@
+"""The eyes of a model: a projector that turns pictures into tiles, with libmtmd."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import Aborted, ConfigError, DecodeError, ModelError
+from ...pictures import Picture, Pixels
+from ...types import Abort
+from ..base import Eyes
+from ..tiles import Tile
+from . import mtmd, projectors
+from .ctrl_c import noting_ctrl_c
+from .declarations import WATCHING, EvalCallback, missing
+from .library import lib, native_log
+
+MOST_BYTES = 256 << 20  # of embeddings that are kept
+_LAYER = b"layer_out-"  # names of the tensors after which an encoding can be stopped
+_POLL_S = 0.05
+_LONGEST_REASON = 300  # characters
+_PROBED = ((4096, 4096), (4096, 1024), (1024, 4096), (896, 896), (64, 64))  # pixels
+
+
+class _Key(NamedTuple):
+    """What decides the tokens of a tile. place: its number among the tiles of the picture."""
+
+    digest: bytes
+    owner: str
+    place: int
+
+
+class _LazyTile(Tile):
+    """A tile that knows its picture, so that its embeddings can be computed again."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        key: _Key,
+        n_tokens: int,
+        n_positions: int,
+        positions: npt.NDArray[np.int32],
+        is_causal: bool,
+    ) -> None:
+        super().__init__(n_tokens, n_positions, positions, is_causal)
+        self.picture, self.key = picture, key
+
+
+class LlamaCppEyes(Eyes):
+    """A projector file, opened for a model. For several threads.
+
+    A picture is cut into tiles when it is read, and encoded when its first tile is evaluated. The
+    embeddings of the tiles that were used last are kept, at most `most_bytes` of them. Those of one
+    owner are not used for another one: the time to the first token would tell what others have
+    shown. model: the native model, which has to be open as long as this object is used.
+
+    most_together: the most tokens of a tile that has to be evaluated in one native call; 0 if all
+    tiles are causal. Raises ModelError or a subclass for a file that cannot be loaded, ConfigError
+    for one that does not fit the model.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model: Any,
+        *,
+        most_tokens: int,
+        n_threads: int,
+        use_gpu: bool = False,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self.projector = projectors.check(path)
+        self._mtmd = mtmd.opened()
+        self.width: int = lib.llama_model_n_embd_inp(model)
+        if self.projector.width not in (0, self.width):
+            raise ConfigError(
+                f"{path.name} makes embeddings of {self.projector.width} numbers, this model reads "
+                f"{self.width}: name the mmproj that was published with the model"
+            )
+        self._lock, self._most_bytes = threading.RLock(), most_bytes
+        self._abort: Abort | None = None
+        self._stopped = False
+        self._may_stop = not missing(lib, WATCHING)
+        self._watch = EvalCallback(self._watched)
+        self._context = self._open(path, model, most_tokens, n_threads, use_gpu)
+        self._close = weakref.finalize(self, self._mtmd.mtmd_free, self._context)
+        self._known: weakref.WeakValueDictionary[_Key, _LazyTile] = weakref.WeakValueDictionary()
+        self._encoded: OrderedDict[_Key, _LazyTile] = OrderedDict()
+        self._cut: tuple[bytes, Any] = (b"", None)  # the picture whose chunks are open
+        self.n_encoded = 0
+        self.most_together = self._probe()
+
+    def _open(self, path: Path, model: Any, most: int, n_threads: int, use_gpu: bool) -> Any:
+        params = self._mtmd.mtmd_context_params_default()
+        params.use_gpu, params.n_threads = use_gpu, n_threads
+        params.print_timings = params.warmup = False
+        params.image_max_tokens = most
+        if self._may_stop:
+            params.cb_eval = ctypes.cast(self._watch, ctypes.c_void_p)
+        with native_log() as lines:
+            context = self._mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
+        if not context:
+            said = next((line for line in reversed(lines) if "error" in line.lower()), "")
+            raise ModelError(
+                f"the projector {path} cannot be loaded: {said[:_LONGEST_REASON] or 'no reason'}"
+            )
+        return context
+
+    def _probe(self) -> int:
+        """Read pictures of several sizes, without their pixels; return `most_together`. Raises
+        ConfigError if the model's vocabulary lacks tokens that are put around pictures.
+        """
+        most = 0
+        for width, height in _PROBED:
+            with self._chunks(width, height) as chunks:
+                for text, chunk in self._listed(chunks):
+                    if any(token < 0 for token in text):
+                        raise ConfigError(
+                            f"{self.projector.path.name} ({self.projector.kind}) puts tokens "
+                            "around pictures that this model's vocabulary does not have: name the "
+                            "mmproj that was published with the model"
+                        )
+                    if chunk and self._mtmd.mtmd_decode_use_non_causal(self._context, chunk):
+                        most = max(most, self._mtmd.mtmd_input_chunk_get_n_tokens(chunk))
+        return most
+
+    def read(self, picture: Picture, owner: str = "") -> list[int]:
+        """Return the tokens of a picture, with the token ids that the model has around it. Nothing
+        is encoded.
+        """
+        tokens: list[int] = []
+        with self._lock, self._chunks(picture.width, picture.height) as chunks:
+            place = 0
+            for text, chunk in self._listed(chunks):
+                tokens += text
+                if chunk:
+                    tokens += self._tile(picture, _Key(picture.digest, owner, place), chunk).tokens
+                    place += 1
+        return tokens
+
+    def encode(self, tile: Tile, abort: Abort | None = None) -> npt.NDArray[np.float32]:
+        """Return the embeddings of a tile, float32 [n_tokens, width]; compute them if they are not
+        known. Raises Aborted, DecodeError, and ConfigError if the picture cannot be read anymore.
+        """
+        assert isinstance(tile, _LazyTile)
+        with self._turn(abort):
+            if tile.embeddings is None:
+                tile.embeddings = self._encode(tile, abort)
+            self._keep(tile)
+            return tile.embeddings
+
+    @contextlib.contextmanager
+    def _turn(self, abort: Abort | None) -> Iterator[None]:
+        """Wait until no other thread uses the projector. Raises Aborted."""
+        while not self._lock.acquire(timeout=_POLL_S):
+            if abort and abort():
+                raise Aborted("stopped while another picture was encoded")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Free the projector. Calling it twice is harmless."""
+        with self._lock:
+            self._forget_chunks()
+            self._close()
+
+    def _tile(self, picture: Picture, key: _Key, chunk: Any) -> _LazyTile:
+        """Return the tile of a chunk: the same one as for the same picture before, as long as
+        anything still uses it.
+        """
+        tile = self._known.get(key)
+        if tile is None:
+            n: int = self._mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+            tile = _LazyTile(
+                picture,
+                key,
+                n,
+                self._mtmd.mtmd_input_chunk_get_n_pos(chunk),
+                self._positions(chunk, n),
+                not self._mtmd.mtmd_decode_use_non_causal(self._context, chunk),
+            )
+            self._known[key] = tile
+        return tile
+
+    def _positions(self, chunk: Any, n: int) -> npt.NDArray[np.int32]:
+        if not self._mtmd.mtmd_decode_use_mrope(self._context):
+            return np.arange(n, dtype=np.int32)[None]
+        image = self._mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        position = self._mtmd.mtmd_image_tokens_get_decoder_pos
+        each = [position(image, 0, i) for i in range(n)]
+        return np.array([[getattr(p, axis) for p in each] for axis in "tyxz"], np.int32)
+
+    def _encode(self, tile: _LazyTile, abort: Abort | None) -> npt.NDArray[np.float32]:
+        """Encode a tile. The chunks of its picture stay open for the picture's other tiles."""
+        if abort and abort():
+            raise Aborted("stopped before a picture was encoded")
+        try:
+            if self._cut[0] != tile.key.digest:
+                self._forget_chunks()
+                self._cut = (tile.key.digest, self._chunks_of(tile.picture))
+            chunks = [chunk for _, chunk in self._listed(self._cut[1]) if chunk]
+            embeddings = self._encode_chunk(chunks[tile.key.place], tile.n_tokens, abort)
+        except BaseException:
+            self._forget_chunks()
+            raise
+        if tile.key.place == len(chunks) - 1:
+            self._forget_chunks()
+        self.n_encoded += 1
+        return embeddings
+
+    def _encode_chunk(self, chunk: Any, n: int, abort: Abort | None) -> npt.NDArray[np.float32]:
+        pressed = threading.Event()
+        self._abort = lambda: "cancelled" if pressed.is_set() else abort() if abort else None
+        self._stopped = False
+        try:
+            with noting_ctrl_c(pressed.set):
+                code = self._mtmd.mtmd_encode_chunk(self._context, chunk)
+        finally:
+            self._abort = None
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        if self._stopped:  # the engine reports success, and what it has computed means nothing
+            raise Aborted("stopped while a picture was encoded")
+        address = self._mtmd.mtmd_get_output_embd(self._context)
+        if code or not address:
+            raise DecodeError(f"{self.projector.path.name}: encoding failed with code {code}")
+        native = (ctypes.c_float * (n * self.width)).from_address(address)
+        embeddings: npt.NDArray[np.float32] = np.ctypeslib.as_array(native)
+        return embeddings.reshape(n, self.width).copy()
+
+    def _watched(self, tensor: Any, asked: bool, _: Any) -> bool:
+        """Return True for the output of each layer when the engine asks; once it is computed,
+        return False if the encoding should stop.
+        """
+        if asked:
+            name: bytes = lib.ggml_get_name(tensor)
+            return name.startswith(_LAYER)
+        self._stopped = self._stopped or bool(self._abort and self._abort())
+        return not self._stopped
+
+    def _keep(self, tile: _LazyTile) -> None:
+        """Keep the embeddings of a tile, and forget those that were used least recently."""
+        self._encoded[tile.key] = tile
+        self._encoded.move_to_end(tile.key)
+        n_bytes = sum(each.embeddings.nbytes for each in self._encoded.values()
+                      if each.embeddings is not None)  # fmt: skip
+        while n_bytes > self._most_bytes and len(self._encoded) > 1:
+            _, oldest = self._encoded.popitem(last=False)
+            if oldest.embeddings is not None:
+                n_bytes -= oldest.embeddings.nbytes
+                oldest.embeddings = None
+
+    def _chunks_of(self, picture: Picture) -> Any:
+        """Return the native chunks of a picture with its pixels."""
+        pixels = picture.pixels()
+        if pixels.shape[:2] != (picture.height, picture.width):
+            raise ConfigError(f"{picture.name} has changed since it was read")
+        return self._tokenized(picture.width, picture.height, np.ascontiguousarray(pixels))
+
+    @contextlib.contextmanager
+    def _chunks(self, width: int, height: int) -> Iterator[Any]:
+        """Yield the native chunks of a picture of this size, without pixels."""
+        chunks = self._tokenized(width, height, None)
+        try:
+            yield chunks
+        finally:
+            self._mtmd.mtmd_input_chunks_free(chunks)
+
+    def _tokenized(self, width: int, height: int, pixels: Pixels | None) -> Any:
+        address = None if pixels is None else pixels.ctypes.data
+        bitmap = self._mtmd.mtmd_bitmap_init(width, height, address)
+        part = ctypes.pointer(mtmd.InputPart(None, bitmap))
+        parts = (ctypes.POINTER(mtmd.InputPart) * 1)(part)
+        chunks = self._mtmd.mtmd_input_chunks_init()
+        with native_log() as lines:
+            code = self._mtmd.mtmd_tokenize_from_parts(self._context, chunks, parts, 1, False)
+        self._mtmd.mtmd_bitmap_free(bitmap)
+        if code:
+            self._mtmd.mtmd_input_chunks_free(chunks)
+            said = lines[-1][:_LONGEST_REASON] if lines else "no reason given"
+            raise ConfigError(
+                f"{self.projector.path.name} takes no picture of {width}x{height} pixels: {said}"
+            )
+        return chunks
+
+    def _listed(self, chunks: Any) -> Iterator[tuple[Sequence[int], Any]]:
+        """Yield the token ids of each chunk of text, and each chunk of a picture."""
+        for i in range(self._mtmd.mtmd_input_chunks_size(chunks)):
+            chunk = self._mtmd.mtmd_input_chunks_get(chunks, i)
+            if self._mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.IMAGE:
+                yield (), chunk
+            else:
+                n = ctypes.c_size_t()
+                ids = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+                yield ids[: n.value], None
+
+    def _forget_chunks(self) -> None:
+        _, chunks = self._cut
+        self._cut = (b"", None)
+        if chunks:
+            self._mtmd.mtmd_input_chunks_free(chunks)

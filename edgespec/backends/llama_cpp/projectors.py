@@ -1,0 +1,206 @@
+"""Projector files (mmproj): the part of a model that sees. They are found and checked here, before
+the engine opens them: it ends the process for some damaged ones, and loads others silently.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from ... import kept_files
+from ...errors import ConfigError, ModelError
+from .metadata import Header, read_header
+
+logger = logging.getLogger("edgespec.llama_cpp")
+
+NONE = "none"
+"""The value of the setting `mmproj` for a model that is to read text alone."""
+
+_PREFIX = "clip.vision."
+_BOUNDS = {
+    "image_size": (1, 1 << 14),
+    "patch_size": (1, 1 << 10),
+    "embedding_length": (1, 1 << 16),
+    "feed_forward_length": (1, 1 << 20),
+    "block_count": (1, 512),
+    "attention.head_count": (1, 1 << 12),
+    "projection_dim": (0, 1 << 20),
+}
+_COLOURS = ("image_mean", "image_std")  # a number for each of the three colours
+Shape = tuple[int, ...]  # the number of columns first, as in a GGUF
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """What a projector file says about itself. kind: its way to make tokens of a picture, such as
+    "gemma3". width: the count of numbers in an embedding that it makes, 0 if that is not known.
+    """
+
+    path: Path
+    kind: str
+    width: int
+
+
+def beside(model: Path) -> Path | None:
+    """Return the projector file in the folder of a model, None if there is none. Of several, the
+    one whose name has most in common with the model's is taken.
+    """
+    files = [*kept_files.matching(model.parent, "*mmproj*.gguf")]
+    return max(files, key=lambda path: (_likeness(path, model), path.name), default=None)
+
+
+def _likeness(path: Path, model: Path) -> int:
+    """Return how many words of a model's name are in the name of a projector file."""
+    words = set(path.stem.lower().replace("_", "-").split("-"))
+    return len(words & set(model.stem.lower().replace("_", "-").split("-")))
+
+
+def check(path: Path) -> Projector:
+    """Check a projector file without opening it with the engine; return what it says about itself.
+
+    Raises ModelError or a subclass for files that the engine could not load, or that would end the
+    process; ConfigError for a file that is something else, and for a model that only hears.
+    """
+    header = read_header(path)
+    if header.text("general.architecture") != "clip":
+        raise ConfigError(
+            f"{path} is a model of the architecture {header.text('general.architecture')!r:.80}, "
+            "not a projector: name the mmproj-….gguf that was published with the model"
+        )
+    if not header.metadata.get("clip.has_vision_encoder", False):
+        raise ConfigError(f"{path} hears and does not see: models take text and pictures, no sound")
+    kind = header.text("clip.projector_type") or header.text("clip.vision.projector_type")
+    numbers = {key: _number(header, key, *bounds) for key, bounds in _BOUNDS.items()}
+    if numbers["embedding_length"] % numbers["attention.head_count"]:
+        _refuse(
+            header,
+            f"states of {numbers['embedding_length']} numbers for "
+            f"{numbers['attention.head_count']} attention heads",
+            "a multiple",
+        )
+    if numbers["image_size"] < numbers["patch_size"]:
+        _refuse(header, f"pictures of {numbers['image_size']} pixels", "at least one patch")
+    for key in _COLOURS:
+        _check_colours(header, key)
+    if not kind:
+        _refuse(header, "no clip.projector_type", "one")
+    if kind not in _LAST:
+        logger.warning("%s: projectors of the kind %s were never tried", path.name, kind)
+        return Projector(path, kind, 0)
+    for name, shape in _tensors(kind, header, numbers):
+        _check_tensor(header, name, shape)
+    return Projector(path, kind, _width(header, kind))
+
+
+def _refuse(header: Header, found: str, expected: str) -> NoReturn:
+    raise ModelError(
+        f"{header.path} cannot be a projector: it has {found}, expected {expected}; fetch it again"
+    )
+
+
+def _number(header: Header, key: str, least: int, most: int) -> int:
+    value = header.metadata.get(_PREFIX + key, least if least == 0 else None)
+    if not isinstance(value, int) or not least <= value <= most:
+        _refuse(header, f"{_PREFIX}{key} {value!r:.80}", f"{least} to {most}")
+    return value
+
+
+def _check_colours(header: Header, key: str) -> None:
+    values = header.metadata.get(_PREFIX + key)
+    is_list = isinstance(values, list) and len(values) == 3
+    if not is_list or not all(isinstance(value, float) for value in values or ()):
+        _refuse(header, f"{_PREFIX}{key} {values!r:.80}", "three numbers")
+    if key == "image_std" and not all(abs(value) > 1e-6 for value in values or ()):
+        _refuse(header, f"{_PREFIX}{key} {values!r:.80}", "numbers other than 0")
+
+
+def _check_tensor(header: Header, name: str, shape: Shape) -> None:
+    """Refuse a file without this tensor, or with one of a different shape; 0 is any size."""
+    layout = header.layouts.get(name)
+    if layout is None:
+        _refuse(header, f"no tensor {name}", f"one of {list(shape)}")
+    sizes = (*layout.shape, *[1] * (4 - len(layout.shape)))[: max(len(shape), 1)]
+    fits = all(want in (0, got) for want, got in zip(shape, sizes, strict=False))
+    if not fits or len(layout.shape) > max(len(shape), 1):
+        _refuse(header, f"a tensor {name} of {list(layout.shape)}", f"{list(shape)}")
+
+
+# The last matrix of each kind that was tried, and the place of the width of embeddings in its shape
+_LAST = {
+    "mlp": ("mm.2.weight", 1),
+    "idefics3": ("mm.model.fc.weight", 1),
+    "gemma3": ("mm.input_projection.weight", 0),
+    "qwen2vl_merger": ("mm.2.weight", 1),
+    "qwen2.5vl_merger": ("mm.2.weight", 1),
+    "qwen3vl_merger": ("mm.2.weight", 1),
+}
+_IN_GROUPS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger")  # four patches are a token
+
+
+def _width(header: Header, kind: str) -> int:
+    name, place = _LAST[kind]
+    width = header.layouts[name].shape[place]
+    n_deep = sum(f"v.deepstack.{i}.fc2.weight" in header.layouts for i in range(512))
+    return width * (1 + n_deep)
+
+
+def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tuple[str, Shape]]:
+    """Yield the name and the shape of each tensor that a kind of projector must have; a size of 0
+    is any.
+    """
+    width, feed, patch = (
+        numbers[key] for key in ("embedding_length", "feed_forward_length", "patch_size")
+    )
+    yield "v.patch_embd.weight", (patch, patch, 3, width)
+    if kind in _IN_GROUPS:
+        yield "v.patch_embd.weight.1", (patch, patch, 3, width)
+    else:
+        side = numbers["image_size"] // patch
+        n_positions = side * side + ("v.class_embd" in header.layouts)
+        yield "v.position_embd.weight", (width, n_positions)
+    for i in range(numbers["block_count"]):
+        yield from _layer(f"v.blk.{i}.", header, width, feed)
+    merged = width * _merged(header, kind)
+    if kind == "gemma3":
+        yield "mm.soft_emb_norm.weight", (width,)
+        yield "mm.input_projection.weight", (0, width)
+    elif kind == "idefics3":
+        yield "mm.model.fc.weight", (merged, 0)
+    else:
+        yield "mm.0.weight", (merged, 0)
+        hidden = header.layouts["mm.0.weight"].shape[1] if "mm.0.weight" in header.layouts else 0
+        yield "mm.2.weight", (hidden, 0)
+
+
+def _merged(header: Header, kind: str) -> int:
+    """Return how many patches become one token before the last matrix."""
+    if kind in _IN_GROUPS:
+        return 4
+    scale = header.metadata.get(_PREFIX + "projector.scale_factor", 0)
+    if kind != "idefics3":
+        return 1
+    if not isinstance(scale, int) or not 1 <= scale <= 64:
+        _refuse(header, f"{_PREFIX}projector.scale_factor {scale!r:.80}", "1 to 64")
+    return scale * scale
+
+
+def _layer(start: str, header: Header, width: int, feed: int) -> Iterator[tuple[str, Shape]]:
+    """Yield the tensors of a layer. Biases and a gate may be missing."""
+    if f"{start}attn_qkv.weight" in header.layouts:
+        names = {"attn_qkv": (width, 3 * width)}
+    else:
+        names = {f"attn_{each}": (width, width) for each in "qkv"}
+    names |= {"attn_out": (width, width), "ffn_up": (width, feed), "ffn_down": (feed, width)}
+    if f"{start}ffn_gate.weight" in header.layouts:
+        names["ffn_gate"] = (width, feed)
+    if header.layouts.get(f"{start}ffn_up.weight", (0, ()))[1] == (feed, width) != (width, feed):
+        names |= {"ffn_up": (feed, width), "ffn_down": (width, feed)}  # older files swap the two
+    for name, (n_in, n_out) in names.items():
+        yield f"{start}{name}.weight", (n_in, n_out)
+        if f"{start}{name}.bias" in header.layouts:
+            yield f"{start}{name}.bias", (n_out,)
+    for norm in ("ln1", "ln2"):
+        yield f"{start}{norm}.weight", (width,)

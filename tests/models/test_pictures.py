@@ -1,0 +1,293 @@
+"""Conversations with pictures: the same text with drafts as without, chats, slots, and eyes that
+name colours.
+"""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import edgespec
+from edgespec import ConfigError, ContextFull
+from edgespec.backends.tiles import tiles_in
+from edgespec_cli.main import cli
+from tests.helpers import colour_eyes, libllama, projector_files, tiny_models
+from tests.helpers.gguf_files import gguf_bytes
+from tests.helpers.projector_files import KINDS, noise
+from tests.helpers.selection import share
+
+if libllama.require().is_fork():
+    pytest.skip("ik_llama.cpp's library shows no pictures", allow_module_level=True)
+
+pytestmark = pytest.mark.llama_cpp
+
+EQUAL = {"n_threads": 1, "flash_attn": "on", "use_extra_bufts": False, "type_v": "bf16"}
+"""Settings with which rows of a tiny model do not depend on drafts."""
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Return a function that loads a tiny model with eyes, and a draft model that often agrees."""
+    folder = tmp_path_factory.mktemp("tiny")
+
+    @functools.cache
+    def files(kind):
+        text = projector_files.write_text(folder / f"{kind}.gguf", kind)
+        projector_files.write(folder / f"{kind}-eyes.gguf", kind)
+        architecture = projector_files.TEXTS[kind]
+        made = tiny_models.weights(architecture, projector_files.N_LAYER)
+        told = tiny_models.metadata(architecture, projector_files.N_LAYER, 1024)
+        if architecture == "qwen2vl":
+            told |= projector_files.SECTIONS
+        projector_files.add_tokens(told, made)
+        rng = np.random.default_rng(9)
+        noisy = {
+            name: (value + 0.03 * value.std() * rng.standard_normal(value.shape)).astype(np.float32)
+            for name, value in made.items()
+        }
+        (folder / f"{kind}-draft.gguf").write_bytes(gguf_bytes(told, noisy))
+        return text
+
+    def load(kind, draft=False, **options):
+        text = files(kind)
+        return edgespec.load(
+            text,
+            draft=folder / f"{kind}-draft.gguf" if draft else None,
+            mmproj=folder / f"{kind}-eyes.gguf",
+            n_ctx=512,
+            **EQUAL | {"prompt_cache": "memory"} | options,
+        )
+
+    return load
+
+
+def forced(method, n=4, **more):
+    return {"method": method, "num_speculative_tokens": n, "draft_p_min": 0.0, **more}
+
+
+def conversation(engine, kind, seed, **sampling):
+    """Return the answers of two turns with pictures, and the figures of both."""
+    rng = np.random.default_rng(seed)
+
+    def words(n):
+        return rng.integers(20, 250, n).tolist()
+
+    loop = words(4)
+    prompt = [1, *loop, *loop, *engine.read(edgespec.picture(noise(kind, seed))), *words(5), *loop]
+    given = sampling | ({"seed": seed} if sampling else {})
+    first = engine.run(prompt, edgespec.SamplingParams(max_tokens=24, **given))
+    one = [event.completion for event in first][-1]
+    again = engine.read(edgespec.picture(noise(kind, seed + 1000)))
+    prompt = [*prompt, *one.token_ids, *loop, *again, *words(3)]
+    second = engine.run(prompt, edgespec.SamplingParams(max_tokens=24, **given))
+    two = [event.completion for event in second][-1]
+    return [one.token_ids, two.token_ids], (one.stats, two.stats)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_with_drafts_is_the_text_without(tiny, kind):
+    n, texts, figures = share(30, 4), {}, {}
+    for name, draft, spec in (
+        ("plain", False, {"method": "none"}),
+        ("lookup", False, forced("suffix")),
+        ("all", True, {"method": "auto", "draft_memory": "process"}),
+        ("draft model", True, forced("draft_model")),
+    ):
+        with tiny(kind, draft, speculative_config=spec) as engine:
+            for sampling in ({}, {"temperature": 0.8, "top_k": 20}):
+                for seed in range(n):
+                    said, stats = conversation(engine, kind, seed, **sampling)
+                    assert texts.setdefault((seed, bool(sampling)), said) == said, (name, seed)
+                    figures.setdefault(name, []).extend(stats)
+    accepted = sum(each.num_accepted_draft_tokens for each in figures["draft model"])
+    rejected = sum(each.num_draft_tokens for each in figures["draft model"]) - accepted
+    assert accepted >= 7 * n
+    assert rejected >= 7 * n
+    assert all(each.num_cached_tokens for each in figures["lookup"][1::2])
+
+
+@pytest.mark.parametrize("kind", ["mlp", "qwen2vl_merger"])
+def test_another_picture_of_the_same_size_changes_the_answer_and_is_not_reused(tiny, kind):
+    with tiny(kind) as engine:
+        shown = [engine.read(edgespec.picture(noise(kind, seed))) for seed in (1, 2)]
+        texts = []
+        for tokens in (*shown, shown[0]):
+            done = engine.run([1, 30, *tokens, 40, 41], edgespec.SamplingParams(max_tokens=16))
+            completion = [event.completion for event in done][-1]
+            texts.append(completion.token_ids)
+            place = tiles_in(tokens)[0]
+            assert completion.stats.num_cached_tokens <= 2 + place.start
+        assert texts[0] == texts[2] != texts[1]
+
+
+def test_a_cancelled_picture_does_not_disturb_the_next_request(tiny):
+    with tiny("mlp") as engine:
+        tokens = [1, 30, *engine.read(edgespec.picture(noise("mlp", 5))), 40, 41]
+        params = edgespec.SamplingParams(max_tokens=8)
+        wanted = [event.completion for event in engine.run(tokens, params)][-1].token_ids
+        engine.run([1, 2, 3], params).close()
+        other = [1, 30, *engine.read(edgespec.picture(noise("mlp", 6))), 40, 41]
+        stream = engine.run(other, params)
+        next(iter(stream))  # "prefill", before the picture is encoded
+        stream.cancel()
+        assert [event.completion for event in stream][-1].finish_reason == "cancelled"
+        timed = engine.run(other, edgespec.SamplingParams(max_tokens=8, time_limit_s=0))
+        assert [event.completion for event in timed][-1].finish_reason == "time_limit"
+        assert [event.completion for event in engine.run(tokens, params)][-1].token_ids == wanted
+
+
+def test_slots_answer_text_and_pictures_at_once(tiny):
+    import threading
+
+    with tiny("qwen2vl_merger", n_slots=3) as engine:
+        kind, params = "qwen2vl_merger", edgespec.SamplingParams(max_tokens=16)
+
+        def prompt(i):
+            shown = engine.read(edgespec.picture(noise(kind, i))) if i % 2 else [7, 8]
+            return [1, 30 + i, *shown, 40, 41]
+
+        def answer(i, into):
+            into[i] = [event.completion for event in engine.run(prompt(i), params)][-1].token_ids
+
+        alone, together = {}, {}
+        for i in range(6):
+            answer(i, alone)
+        threads = [threading.Thread(target=answer, args=(i, together)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert together == alone
+
+
+def test_penalties_and_prefix_stores_leave_pictures_out(tiny):
+    with tiny("mlp") as engine:
+        tokens = [1, *range(30, 80), *engine.read(edgespec.picture(noise("mlp", 7))), 40, 41]
+        params = edgespec.SamplingParams(max_tokens=8, repetition_penalty=1.3)
+        first = [event.completion for event in engine.run(tokens, params)][-1]
+        other = [event.completion for event in engine.run([1, 5, 6], params)][-1]
+        assert other.stats.num_cached_tokens == 1
+        again = [event.completion for event in engine.run(tokens, params)][-1]
+        assert again.token_ids == first.token_ids
+        assert again.stats.num_cached_tokens <= 51
+        for part in engine.prefixes._all():
+            assert part.tokens.min() >= 0
+
+
+def test_a_picture_must_be_followed_by_text(tiny):
+    with tiny("mlp") as engine:
+        tokens = [1, *engine.read(edgespec.picture(noise("mlp", 7)))]
+        with pytest.raises(ConfigError, match="ends with a picture"):
+            list(engine.run(tokens, edgespec.SamplingParams(max_tokens=1)))
+
+
+def test_models_without_eyes_say_why(tiny, tmp_path):
+    with edgespec.load(tiny_models.write(tmp_path, "llama", 2), draft=None, n_ctx=256) as engine:
+        with pytest.raises(ConfigError, match="no mmproj file next to it"):
+            engine.chat().send(["What is it?", noise("mlp")])
+    from edgespec import ToyModel, ToyTokenizer, assemble
+
+    toy = ToyModel(lambda _: np.ones(4) / 4, vocab_size=4)
+    with assemble(toy, ToyTokenizer("abcd")) as engine:
+        with pytest.raises(ConfigError, match="reads text alone"):
+            engine.chat().send(["What is it?", noise("mlp")])
+
+
+@pytest.fixture(scope="module")
+def eyes(smollm2, tmp_path_factory):
+    """Return a function that returns SmolLM2 for a kind of projector, and eyes that see colours."""
+    folder = tmp_path_factory.mktemp("eyes")
+
+    @functools.cache
+    def made(kind):
+        text = colour_eyes.text_model(smollm2, kind, folder)
+        return text, colour_eyes.fitted(folder / f"mmproj-{kind}.gguf", text, kind)
+
+    return made
+
+
+LEAST = {"mlp": 7, "idefics3": 9, "gemma3": 5, "qwen2vl_merger": 9}
+"""How many of ten colours are named at least. SmolLM2 was never trained to look."""
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mlp",
+        pytest.param("idefics3", marks=pytest.mark.long("fits eyes; mlp does, too")),
+        pytest.param("gemma3", marks=pytest.mark.long("fits eyes; mlp does, too")),
+        pytest.param("qwen2vl_merger", marks=pytest.mark.long("fits eyes; mlp does, too")),
+    ],
+)
+def test_eyes_name_colours(eyes, kind):
+    text, mmproj = eyes(kind)
+    named = 0
+    with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
+        for name, colour in colour_eyes.COLOURS.items():
+            chat = engine.chat()
+            said = chat.send(
+                [colour_eyes.flat(kind, colour), "What colour is the picture?"],
+                max_tokens=20,
+                temperature=0,
+            )
+            named += name in said.text.lower()
+        n_encoded = engine.target.eyes.n_encoded
+        again = chat.send("Are you sure?", max_tokens=4)
+        assert engine.target.eyes.n_encoded == n_encoded
+        assert again.stats.num_cached_tokens > said.stats.num_prompt_tokens
+    assert named >= LEAST[kind]
+
+
+@pytest.mark.model
+def test_chats_with_pictures_are_saved_by_their_files(eyes, tmp_path):
+    text, mmproj = eyes("mlp")
+    Image = pytest.importorskip("PIL.Image")
+    path = tmp_path / "red.png"
+    Image.fromarray(colour_eyes.flat("mlp", colour_eyes.COLOURS["red"])).save(path)
+    asked = "What colour is the picture?"
+    with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=512, n_threads=1) as engine:
+        chat = engine.chat()
+        chat.send([path, asked], max_tokens=12, temperature=0)
+        saved = json.loads(json.dumps(chat.to_dict()))
+        shown = saved["messages"][0]["content"][0]
+        assert shown["file"] == str(path)
+        other = engine.chat()
+        other.load_dict(saved)
+        assert "red" in other.send(asked, max_tokens=12, temperature=0).text.lower()
+        path.unlink()
+        other.load_dict(saved)
+        assert "red.png cannot be read" in other.messages[0]["content"]
+        with pytest.raises(ContextFull, match=r"this message has \d+ tokens"):
+            pictures = [noise("mlp", seed) for seed in range(8)]
+            engine.chat().send([*pictures, "word " * 400])
+
+
+@pytest.mark.model
+def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
+    text, mmproj = eyes("mlp")
+    Image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    for name in ("red", "blue"):
+        pixels = colour_eyes.flat("mlp", colour_eyes.COLOURS[name])
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    model = ("-m", str(text), "--mmproj", str(mmproj), "-md", "none", "-c", "1024", "-t", "1")
+    asked = ("--temp", "0", "-n", "16")
+
+    def said(*args, lines="", code=0):
+        result = CliRunner().invoke(cli, args, input=lines, prog_name="edgespec")
+        assert result.exit_code == code, result.output
+        return result
+
+    question = "What colour is the picture?"
+    assert "red" in said("run", *model, *asked, "--image", "red.png", question).stdout.lower()
+    lines = f"/image blue.png\n{question}\n"
+    chat = said("chat", *model, *asked, lines=lines)
+    assert "blue" in chat.stdout.lower()
+    assert "blue.png, 56x56 pixels" in chat.stderr
+    refused = said("run", *model, "--image", "no.png", "hi", code=2)
+    assert "no.png cannot be read" in refused.stderr
+    blind = said("run", *model, "--mmproj", "none", "--image", "red.png", "hi", code=2)
+    assert "reads text alone" in blind.stderr

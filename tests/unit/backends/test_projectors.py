@@ -1,0 +1,99 @@
+"""Projector files are checked before the engine opens them."""
+
+import numpy as np
+import pytest
+
+from edgespec import ConfigError, ModelError, TruncatedModel
+from tests.helpers import libllama, projector_files
+from tests.helpers.gguf_files import BOOL, FLOAT32, STRING, UINT32, gguf_bytes
+from tests.helpers.projector_files import KINDS
+
+libllama.require()
+
+from edgespec.backends.llama_cpp import projectors  # noqa: E402
+
+_V = "clip.vision."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_tells_the_width_of_its_embeddings(tmp_path, kind):
+    found = projectors.check(projector_files.write(tmp_path / "p.gguf", kind, 48))
+    assert (found.kind, found.width) == (kind, 48)
+
+
+def changed(path, kind="mlp", told=None, made=None):
+    """Write a projector with other metadata and tensors; None leaves one out."""
+    metadata = projector_files.metadata(kind, 32) | (told or {})
+    weights = projector_files.weights(kind, 32) | (made or {})
+    path.write_bytes(
+        gguf_bytes(
+            {key: value for key, value in metadata.items() if value is not None},
+            {key: value for key, value in weights.items() if value is not None},
+        )
+    )
+    return path
+
+
+def zeros(*shape):
+    return np.zeros(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("told", "made", "message"),
+    [
+        ({"general.architecture": (STRING, b"llama")}, {}, "not a projector"),
+        ({"clip.has_vision_encoder": (BOOL, False)}, {}, "hears and does not see"),
+        ({"clip.projector_type": None}, {}, "no clip.projector_type"),
+        ({_V + "image_size": (UINT32, 0)}, {}, "image_size 0, expected 1 to"),
+        ({_V + "image_size": None}, {}, "image_size None"),
+        ({_V + "image_size": (UINT32, 7)}, {}, "pictures of 7 pixels"),
+        ({_V + "patch_size": (UINT32, 0)}, {}, "patch_size 0"),
+        ({_V + "block_count": (UINT32, 1 << 30)}, {}, "block_count 1073741824"),
+        ({_V + "block_count": (UINT32, 3)}, {}, "no tensor v.blk.2.attn_q.weight"),
+        ({_V + "attention.head_count": (UINT32, 0)}, {}, "head_count 0"),
+        ({_V + "attention.head_count": (UINT32, 7)}, {}, "for 7 attention heads"),
+        ({_V + "embedding_length": (FLOAT32, 64.0)}, {}, "embedding_length 64.0"),
+        ({_V + "image_mean": None}, {}, "image_mean None, expected three numbers"),
+        ({_V + "image_std": (9, (FLOAT32, [0.0, 1.0, 1.0]))}, {}, "numbers other than 0"),
+        ({}, {"v.patch_embd.weight": None}, "no tensor v.patch_embd.weight"),
+        ({}, {"v.patch_embd.weight": zeros(64, 3, 14, 7)}, r"v.patch_embd.weight of \[7, 14"),
+        ({}, {"v.position_embd.weight": zeros(5, 64)}, r"v.position_embd.weight of \[64, 5\]"),
+        ({}, {"v.blk.1.attn_k.weight": zeros(64, 32)}, "v.blk.1.attn_k.weight"),
+        ({}, {"v.blk.0.ffn_down.bias": zeros(63)}, r"v.blk.0.ffn_down.bias of \[63\]"),
+        ({}, {"v.blk.0.ln1.weight": None}, "no tensor v.blk.0.ln1.weight"),
+        ({}, {"mm.0.weight": zeros(32, 63)}, r"mm.0.weight of \[63, 32\]"),
+        ({}, {"mm.2.weight": zeros(32, 31)}, r"mm.2.weight of \[31, 32\]"),
+        ({}, {"mm.2.weight": None}, "no tensor mm.2.weight"),
+    ],
+)  # fmt: skip
+def test_what_would_end_the_process_is_refused(tmp_path, told, made, message):
+    with pytest.raises((ModelError, ConfigError), match=message):
+        projectors.check(changed(tmp_path / "p.gguf", "mlp", told, made))
+
+
+def test_a_merge_of_no_patches_is_refused(tmp_path):
+    told = {_V + "projector.scale_factor": (UINT32, 0)}
+    with pytest.raises(ModelError, match="scale_factor 0"):
+        projectors.check(changed(tmp_path / "p.gguf", "idefics3", told))
+
+
+def test_truncated_files_are_refused(tmp_path):
+    whole = projector_files.write(tmp_path / "p.gguf", "mlp").read_bytes()
+    for n in (100, 2000, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.gguf").write_bytes(whole[:n])
+        with pytest.raises(TruncatedModel):
+            projectors.check(tmp_path / "cut.gguf")
+
+
+def test_a_kind_that_was_never_tried_is_left_to_the_engine(tmp_path, caplog):
+    told = {"clip.projector_type": (STRING, b"from_tomorrow")}
+    assert projectors.check(changed(tmp_path / "p.gguf", "mlp", told)).width == 0
+    assert "from_tomorrow were never tried" in caplog.text
+
+
+def test_of_several_files_the_one_with_the_models_words_is_taken(tmp_path):
+    model = tmp_path / "SmolVLM-256M-Instruct-Q8_0.gguf"
+    assert projectors.beside(model) is None
+    for name in ("mmproj-gemma-3-4b-f16.gguf", "mmproj-SmolVLM-256M-Instruct-f16.gguf"):
+        (tmp_path / name).touch()
+    assert projectors.beside(model).name == "mmproj-SmolVLM-256M-Instruct-f16.gguf"
