@@ -164,8 +164,9 @@ class Preparation:
         """Return a conversation as text, and its token ids piece by piece.
 
         opening: True to end with the opening of the assistant's turn, or with its last message if
-        that is continued. album: receives the pictures; None if there can be none. Raises ApiError if there is no message, if the arguments of a call are
-        nested too deeply for templates, or if the last message cannot be continued as asked.
+        that is continued. album: receives the pictures; None if there can be none. Raises ApiError
+        if there is no message, if the arguments of a call are nested too deeply for templates, or
+        if the last message cannot be continued as asked.
         """
         if not asked.messages:
             raise bad_value("messages", "there is no message in it; send at least one")

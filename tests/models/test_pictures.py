@@ -184,14 +184,13 @@ def test_a_picture_must_be_followed_by_text(tiny):
 
 
 def test_models_without_eyes_say_why(tiny, tmp_path):
-    with edgespec.load(tiny_models.write(tmp_path, "llama", 2), draft=None, n_ctx=256) as engine:
-        with pytest.raises(ConfigError, match="no mmproj file next to it"):
-            engine.chat().send(["What is it?", noise("mlp")])
-    from edgespec import ToyModel, ToyTokenizer, assemble
-
-    toy = ToyModel(lambda _: np.ones(4) / 4, vocab_size=4)
-    with assemble(toy, ToyTokenizer("abcd")) as engine:
-        with pytest.raises(ConfigError, match="reads text alone"):
+    toy = edgespec.ToyModel(lambda _: np.ones(4) / 4, vocab_size=4)
+    blind = tiny_models.write(tmp_path, "llama", 2)
+    for engine, why in (
+        (edgespec.load(blind, draft=None, n_ctx=256), "no mmproj file next to it"),
+        (edgespec.assemble(toy, edgespec.ToyTokenizer("abcd")), "this model reads text alone"),
+    ):
+        with engine, pytest.raises(ConfigError, match=why):
             engine.chat().send(["What is it?", noise("mlp")])
 
 
@@ -260,9 +259,11 @@ def test_chats_with_pictures_are_saved_by_their_files(eyes, tmp_path):
         path.unlink()
         other.load_dict(saved)
         assert "red.png cannot be read" in other.messages[0]["content"]
+        pictures = [noise("mlp", seed) for seed in range(8)]
+        n_encoded = engine.target.eyes.n_encoded
         with pytest.raises(ContextFull, match=r"this message has \d+ tokens"):
-            pictures = [noise("mlp", seed) for seed in range(8)]
             engine.chat().send([*pictures, "word " * 400])
+        assert engine.target.eyes.n_encoded == n_encoded
 
 
 @pytest.mark.model
@@ -291,3 +292,88 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
     assert "no.png cannot be read" in refused.stderr
     blind = said("run", *model, "--mmproj", "none", "--image", "red.png", "hi", code=2)
     assert "reads text alone" in blind.stderr
+
+
+@pytest.mark.model
+def test_three_apis_show_pictures(eyes):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+
+    pytest.importorskip("PIL")
+    text, mmproj = eyes("mlp")
+    asked = "What colour is the picture?"
+    with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
+        client = TestClient(create_app(engine))
+        for name in ("red", "blue"):
+            url = data_url(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
+            data = url.partition(",")[2]
+            image = {"type": "base64", "media_type": "image/png", "data": data}
+            common = {"temperature": 0}
+            said = client.post("/v1/chat/completions", json=common | {
+                "max_tokens": 16,
+                "messages": [{"role": "user", "content": [
+                    {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
+                    {"type": "text", "text": asked},
+                ]}],
+            })  # fmt: skip
+            assert name in said.json()["choices"][0]["message"]["content"].lower(), said.text
+            messages = [{"role": "user", "content": [
+                {"type": "image", "source": image}, {"type": "text", "text": asked},
+            ]}]  # fmt: skip
+            body = common | {"max_tokens": 16, "messages": messages}
+            said = client.post("/v1/messages", json=body)
+            assert name in said.json()["content"][0]["text"].lower(), said.text
+            count = client.post("/v1/messages/count_tokens", json={"messages": messages})
+            assert count.json()["input_tokens"] == said.json()["usage"]["input_tokens"]
+            said = client.post("/v1/responses", json=common | {
+                "max_output_tokens": 16,
+                "input": [{"role": "user", "content": [
+                    {"type": "input_image", "image_url": url},
+                    {"type": "input_text", "text": asked},
+                ]}],
+            })  # fmt: skip
+            assert name in said.json()["output"][0]["content"][0]["text"].lower(), said.text
+        assert engine.target.eyes.n_encoded == 2
+
+
+def data_url(pixels):
+    import base64
+    import io
+
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://example.org/a.png", "not fetched from addresses"),
+        ("file:///etc/passwd", "not fetched from addresses"),
+        ("data:image/png;base64,AAAA", "not a picture of the formats"),
+        ("data:image/png,AAAA", "is not data:image"),
+    ],
+)
+def test_what_the_apis_refuse(tiny, url, message):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+
+    with tiny("mlp") as engine:
+        client = TestClient(create_app(engine))
+        part = {"type": "image_url", "image_url": {"url": url}}
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
+            ("/v1/responses", {"input": [
+                {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+            ]}),
+        ):  # fmt: skip
+            said = client.post(path, json=body)
+            assert said.status_code == 400, said.text
+            assert message in said.json()["error"]["message"]
+            assert "[0]" in said.json()["error"]["param"]
+        tokens = client.post("/tokenize", json={"messages": [{"role": "user", "content": [part]}]})
+        assert tokens.status_code == 400

@@ -237,8 +237,8 @@ class LlamaCppEyes(Eyes):
         if code or not address:
             raise DecodeError(f"{self.projector.path.name}: encoding failed with code {code}")
         native = (ctypes.c_float * (n * self.width)).from_address(address)
-        embeddings: npt.NDArray[np.float32] = np.ctypeslib.as_array(native)
-        return embeddings.reshape(n, self.width).copy()
+        embeddings: npt.NDArray[np.float32] = np.array(native, np.float32)
+        return embeddings.reshape(n, self.width)
 
     def _watched(self, tensor: Any, asked: bool, _: Any) -> bool:
         """Return True for the output of each layer when the engine asks; once it is computed,
