@@ -192,7 +192,8 @@ class Chat:
 
     def load_dict(self, saved: dict[str, Any]) -> None:
         """Replace the conversation with one that `to_dict` returned. A picture whose file is gone
-        or has changed becomes a text that says so.
+        or has changed becomes a text that says so. For a model that reads text alone, the names of
+        pictures take their place.
 
         Raises ConfigError, and changes nothing, if `saved` is not such a conversation.
         """
@@ -202,6 +203,9 @@ class Chat:
         if not (system is None or isinstance(system, str)):
             raise ConfigError('a saved chat needs "system" (text or null) and a list "messages"')
         messages = forms.checked(saved.get("messages"))
+        if not self._engine.eyes:
+            for message in messages:
+                message["content"] = pictures.text_of(message["content"])
         self.reset()
         self._system = system
         self.messages = messages

@@ -14,7 +14,7 @@ from ..backends.special_tokens import Borders, frame, matcher
 from ..errors import ConfigError, TemplateError
 from . import history, templates
 from .accepted import Accepted
-from .pictures import Album, has_pictures, marks_of
+from .pictures import Album, marks_of, names_pictures
 from .template_budget import JsonText
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class ConversationEncoder:
         """
         if self._album:
             return self._album.flat(message)
-        if has_pictures(message.get("content")):
+        if names_pictures(message.get("content")):
             raise ConfigError("pictures cannot be shown here; send text")
         return message
 

@@ -18,6 +18,7 @@ from ..pictures import MOST_PICTURES, Picture, picture
 _MARK = re.compile("([\udb00-\udbff][\udc00-\udfff])")
 _FIRST = 0xDB00  # the first of a mark's two surrogates, for the first 1024 pictures
 _MOST_MARKS = 256 * 1024
+_PICTURES = ("picture", "image_url", "input_image")
 _SOURCES = {"image_url": "image_url", "input_image": "image_url", "image": "image"}
 
 Message = dict[str, Any]
@@ -80,6 +81,11 @@ def has_pictures(content: Any) -> bool:
     return isinstance(content, list) and any(part.get("type") == "picture" for part in content)
 
 
+def names_pictures(content: Any) -> bool:
+    """Return True if a message's content has parts that are pictures, decoded or not."""
+    return isinstance(content, list) and any(part.get("type") in _PICTURES for part in content)
+
+
 def marks_of(text: str) -> list[str]:
     """Return the marks in a text."""
     return _MARK.findall(text)
@@ -94,7 +100,7 @@ def content_of(given: Any) -> Content:
     """
     if isinstance(given, str):
         return given
-    if isinstance(given, Mapping) or not isinstance(given, Sequence):
+    if isinstance(given, Mapping | bytes) or not isinstance(given, Sequence):
         raise ConfigError(f"a message is text or a list of texts and pictures, got {given!r:.80}")
     parts = [_part(each, i) for i, each in enumerate(given)]
     n = sum(part["type"] == "picture" for part in parts)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..backends.base import Tokenizer
+from ..backends.tiles import PictureToken
 from ..errors import ConfigError, ContextFull
 
 Prompt = str | Sequence[int]
@@ -16,7 +17,8 @@ Prompt = str | Sequence[int]
 def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
     """Return the token ids of a prompt, which is text or token ids.
 
-    limit: most tokens that fit. Raises ConfigError for an empty prompt or an unknown id,
+    limit: most tokens that fit. Tokens of pictures that an engine has read are taken as they are.
+    Raises ConfigError for an empty prompt or an unknown id,
     ContextFull for a text that cannot fit.
     """
     if isinstance(prompt, str):
@@ -25,7 +27,8 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
     else:
         ids = _token_ids(prompt)
     n = tokenizer.vocab_size
-    wrong = next((token for token in ids if not 0 <= token < n), None)
+    odd = (token for token in ids if not 0 <= token < n)
+    wrong = next((token for token in odd if not isinstance(token, PictureToken)), None)
     if wrong is not None:
         raise ConfigError(f"token id {wrong} is not in the vocabulary (0 … {n - 1})")
     if not ids:

@@ -220,7 +220,7 @@ class Preparation:
                     messages[i] = {**message, "content": content_of(message["content"])}
                 except ConfigError as error:
                     place = asked.places[i] if asked.places else f"{asked.messages}[{i}]"
-                    raise bad_value(place, str(error)) from None
+                    raise bad_value(place, f"{place}: {error}") from None
                 album = album or Album(functools.partial(self._engine.read, owner=owner))
         return (replace(asked.request, messages=messages) if album else asked.request), album
 

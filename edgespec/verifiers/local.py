@@ -195,7 +195,9 @@ class LocalVerifier:
                 n = tile.stop
                 yield n
                 continue
-            stop = min(n + self._step, end, tile.start if tile else end)
+            step = self._step
+            whole = (n // step + 1) * step if self._in_pieces else n + step
+            stop = min(whole, end, tile.start if tile else end)
             chunk = self._context[n:stop]
             if self.member:
                 turn = _Reading(self, chunk)

@@ -299,12 +299,15 @@ def test_three_apis_show_pictures(eyes):
     from starlette.testclient import TestClient
 
     from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
 
     pytest.importorskip("PIL")
     text, mmproj = eyes("mlp")
     asked = "What colour is the picture?"
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
-        client = TestClient(create_app(engine))
+        client = TestClient(
+            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
+        )
         for name in ("red", "blue"):
             url = data_url(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
             data = url.partition(",")[2]
@@ -361,9 +364,12 @@ def test_what_the_apis_refuse(tiny, url, message):
     from starlette.testclient import TestClient
 
     from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
 
     with tiny("mlp") as engine:
-        client = TestClient(create_app(engine))
+        client = TestClient(
+            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
+        )
         part = {"type": "image_url", "image_url": {"url": url}}
         for path, body in (
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),

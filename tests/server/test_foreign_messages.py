@@ -115,11 +115,11 @@ def test_they_are_answered_and_so_is_the_next_turn(client: TestClient, name):
         messages += [response.json()["choices"][0]["message"], USER]
 
 
-def test_an_image_of_the_user_is_refused_by_its_name(client: TestClient):
+def test_a_model_that_reads_text_alone_refuses_images_of_the_user(client: TestClient):
     messages = [{"role": "user", "content": [text("See:"), IMAGE]}]
     response = client.post("/v1/chat/completions", json={"messages": messages})
     assert response.status_code == 400
-    assert "image_url" in response.text
+    assert "messages[0]: pictures cannot be shown" in response.text
 
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}

@@ -226,7 +226,7 @@ def test_thinking_and_formats():
         ({"mcp_servers": [{}]}, "mcp_servers", "unknown parameter"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"assistant"'),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-         "messages[0].content[0].source", "type"),
+         "messages[0].content[0].source.type", "is missing"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
          "messages[0].content[0]", "documents are not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b",

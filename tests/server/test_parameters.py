@@ -76,7 +76,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
         ("messages", [{"role": "robot", "content": "x"}], 'must be "system" or'),
         ("messages", [{"role": "tool", "content": "x", "tool_call_id": 1}], "must be text"),
         ("messages", [{"role": "user"}], "'messages[0].content' is missing"),
-        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], '"refusal" or "text"'),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "'image_url' is miss"),
         ("messages", "hello", "must be a list"),
     ],
 )  # fmt: skip

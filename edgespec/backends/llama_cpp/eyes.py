@@ -22,18 +22,18 @@ from ..base import Eyes
 from ..tiles import Tile
 from . import mtmd, projectors
 from .ctrl_c import noting_ctrl_c
-from .declarations import WATCHING, EvalCallback, missing
+from .declarations import EvalCallback
 from .library import lib, native_log
 
 MOST_BYTES = 256 << 20  # of embeddings that are kept
-_LAYER = b"layer_out-"  # names of the tensors after which an encoding can be stopped
+_EVERY = 4  # tensors after which an encoding can be stopped
 _POLL_S = 0.05
 _LONGEST_REASON = 300  # characters
 _PROBED = ((4096, 4096), (4096, 1024), (1024, 4096), (896, 896), (64, 64))  # pixels
 
 
 class _Key(NamedTuple):
-    """What decides the tokens of a tile. place: its number among the tiles of the picture."""
+    """Identifies a tile by the pixels of its picture, the owner, and its number in the picture."""
 
     digest: bytes
     owner: str
@@ -90,7 +90,7 @@ class LlamaCppEyes(Eyes):
         self._lock, self._most_bytes = threading.RLock(), most_bytes
         self._abort: Abort | None = None
         self._stopped = False
-        self._may_stop = not missing(lib, WATCHING)
+        self._n_asked = 0
         self._watch = EvalCallback(self._watched)
         self._context = self._open(path, model, most_tokens, n_threads, use_gpu)
         self._close = weakref.finalize(self, self._mtmd.mtmd_free, self._context)
@@ -105,8 +105,7 @@ class LlamaCppEyes(Eyes):
         params.use_gpu, params.n_threads = use_gpu, n_threads
         params.print_timings = params.warmup = False
         params.image_max_tokens = most
-        if self._may_stop:
-            params.cb_eval = ctypes.cast(self._watch, ctypes.c_void_p)
+        params.cb_eval = ctypes.cast(self._watch, ctypes.c_void_p)
         with native_log() as lines:
             context = self._mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not context:
@@ -241,12 +240,12 @@ class LlamaCppEyes(Eyes):
         return embeddings.reshape(n, self.width)
 
     def _watched(self, tensor: Any, asked: bool, _: Any) -> bool:
-        """Return True for the output of each layer when the engine asks; once it is computed,
-        return False if the encoding should stop.
+        """Return True for some tensors when the engine asks whether it should stop after them;
+        once one of these is computed, return False if the encoding should stop.
         """
         if asked:
-            name: bytes = lib.ggml_get_name(tensor)
-            return name.startswith(_LAYER)
+            self._n_asked += 1
+            return self._n_asked % _EVERY == 0
         self._stopped = self._stopped or bool(self._abort and self._abort())
         return not self._stopped
 
