@@ -58,7 +58,8 @@ def _token_ids(prompt: Any) -> list[int]:
     ids = []
     for token in prompt:
         try:
-            ids.append(operator.index(token))
+            is_shown = isinstance(token, PictureToken)
+            ids.append(token if is_shown else operator.index(token))
         except TypeError:
             raise ConfigError(f"a prompt's token ids are ints, got {token!r:.80}") from None
     return ids

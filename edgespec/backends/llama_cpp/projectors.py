@@ -36,7 +36,8 @@ Shape = tuple[int, ...]  # the number of columns first, as in a GGUF
 @dataclass(frozen=True, slots=True)
 class Projector:
     """The facts about a projector file. kind: its way to make tokens of a picture, such as
-    "gemma3". width: the count of numbers in an embedding that it makes, 0 if that is not known."""
+    "gemma3". width: the count of numbers in an embedding that it makes, 0 if that is not known.
+    """
 
     path: Path
     kind: str
