@@ -328,7 +328,9 @@ def test_three_apis_show_pictures(eyes):
             said = client.post("/v1/messages", json=body)
             assert name in said.json()["content"][0]["text"].lower(), said.text
             count = client.post("/v1/messages/count_tokens", json={"messages": messages})
-            assert count.json()["input_tokens"] == said.json()["usage"]["input_tokens"]
+            usage = said.json()["usage"]
+            read = usage["input_tokens"] + usage["cache_read_input_tokens"]
+            assert count.json()["input_tokens"] == read
             said = client.post("/v1/responses", json=common | {
                 "max_output_tokens": 16,
                 "input": [{"role": "user", "content": [
