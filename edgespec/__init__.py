@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from .measure.tuning import forget, tune
     from .pictures import Picture, picture
     from .sampling import rules
+    from .train.planning import TrainingPlan
+    from .train.recordings import forget_training
+    from .train.serving import ServedHead
+    from .train.training import TrainedHead, check_head, plan_training, train_head
     from .types import (
         Completion,
         EngineStatus,
@@ -125,6 +129,7 @@ __all__ = [
     "RepetitionDetection",
     "RequestStatus",
     "SamplingParams",
+    "ServedHead",
     "SpeculativeConfig",
     "Stats",
     "TemplateError",
@@ -132,6 +137,8 @@ __all__ = [
     "ToolCall",
     "ToyModel",
     "ToyTokenizer",
+    "TrainedHead",
+    "TrainingPlan",
     "TruncatedModel",
     "Tuning",
     "UnknownArchitecture",
@@ -145,6 +152,7 @@ __all__ = [
     "add_tree_inputs",
     "assemble",
     "build",
+    "check_head",
     "connect",
     "convert",
     "convert_head",
@@ -153,14 +161,17 @@ __all__ = [
     "drafters",
     "fitting_drafts",
     "forget",
+    "forget_training",
     "hub",
     "inspect",
     "inspect_head",
     "load",
     "picture",
+    "plan_training",
     "policies",
     "remove_build",
     "rules",
+    "train_head",
     "tune",
 ]
 
@@ -187,6 +198,10 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
     "pictures": ("Picture", "picture"),
+    "train.planning": ("TrainingPlan",),
+    "train.recordings": ("forget_training",),
+    "train.serving": ("ServedHead",),
+    "train.training": ("TrainedHead", "check_head", "plan_training", "train_head"),
     "types": (
         "Completion",
         "EngineStatus",

@@ -24,6 +24,7 @@ from .render import say
 from .run import run
 from .serve import serve
 from .stored import list_, rm
+from .train import train
 from .tuning import doctor, tune
 
 _CONTEXT = cloup.Context.settings(
@@ -87,6 +88,6 @@ def completion(shell: str) -> None:
 
 
 cli.section("Answer", chat, run, serve, corpus, cache)
-cli.section("Models", models, default, pull, list_, rm, inspect, convert)
+cli.section("Models", models, default, pull, list_, rm, inspect, convert, train)
 cli.section("This device", doctor, tune, build, bench)
 cli.section("Shell", completion)

@@ -70,11 +70,13 @@ def run_worker(
     progress: Callable[[str], None],
     times: dict[str, float],
     program: Path = WORKER,
+    *,
+    advice: str = "a model that the tools know is needed",
 ) -> tuple[str, ...]:
     """Run a job (see worker.py, tree_inputs.py, hidden_outputs.py) and return its warnings.
 
-    times: gets the seconds of each step. Raises ConversionError if a step fails, and ConfigError if
-    `python` cannot be started.
+    times: gets the seconds of each step. advice: the end of the message if a step fails. Raises
+    ConversionError if a step fails, and ConfigError if `python` cannot be started.
     """
     telemetry.switch_off()  # for the worker, which imports onnxruntime
     log = folder / "convert.log"
@@ -100,7 +102,7 @@ def run_worker(
                 process.wait()
     if status:
         reason = _last_line(log.read_text("utf-8", errors="replace"))
-        raise ConversionError(f"{step} failed: {reason}; a model that the tools know is needed")
+        raise ConversionError(f"{step} failed: {reason}; {advice}")
     log.unlink()
     return tuple(warnings)
 
@@ -116,6 +118,9 @@ def _follow(
         told = json.loads(line)
         if warning := told.get("warning"):
             warnings.append(warning)
+            continue
+        if within := told.get("progress"):
+            progress(within)
             continue
         now = time.perf_counter()
         times[step], step, start = now - start, told["step"], now

@@ -23,6 +23,8 @@ from ..decoding.kept import draft_gain
 from ..errors import EdgeSpecError
 from ..hub.repositories import quantisation_of
 from .models import Reference, has_own_head, is_head, is_installed
+from .trained import NOTE as TRAINED
+from .trained import trained_for
 
 logger = logging.getLogger("edgespec.loading")
 
@@ -170,14 +172,17 @@ def fills_in(reference: Reference, path: Path) -> bool:
 
 
 def _heads(reference: Reference, path: Path) -> Iterator[Path]:
-    """Yield the files that look like heads by name or folder, those of the catalogue first."""
+    """Yield the files that look like heads by name or folder: those trained here first, then those
+    of the catalogue.
+    """
+    yield from trained_for(path)
     entry = entry_of(reference, path)
     for head in entry.heads if entry else ():
         if head.file and (there := hub.resolve(head.reference)):
             yield there
     for folder in dict.fromkeys((hub.models_dir(), files.folder_of_neighbours(path))):
         for note in kept_files.matching(folder, f"*/{files.HEAD}"):
-            if files.onnx_files(note.parent):
+            if files.onnx_files(note.parent) and not (note.parent / TRAINED).exists():
                 graph = files.only_graph(note.parent)
                 if _is_for(graph, entry, path):
                     yield graph

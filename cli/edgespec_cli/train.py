@@ -1,0 +1,191 @@
+"""The command `edgespec train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import cloup
+
+from .loading import fetched
+from .options import FILE, json_option, offline_option, option
+from .parameters import ModelType
+from .render import say, say_json, size, told
+
+if TYPE_CHECKING:
+    import edgespec
+
+
+@cloup.command()
+@click.argument("target", type=ModelType(), required=False)
+@cloup.option_group(
+    "Training",
+    option(
+        "--prompts",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="A file of prompts: one on each line, or JSON lines with messages, turns, prompt, "
+        "instruction, question or text. Can be given several times.",
+    ),
+    option(
+        "-o",
+        "--out",
+        type=FILE,
+        metavar="DIR",
+        help="The folder of the training. If one was begun there with the same target and "
+        "prompts, it goes on.",
+    ),
+    option(
+        "--kind", type=click.Choice(["eagle3"]), default="eagle3", help="Kind of the trained draft."
+    ),
+    option(
+        "--tokens",
+        "n_tokens",
+        type=click.IntRange(1),
+        default=100_000,
+        help="Number of tokens of answers to train with; the target writes them itself.",
+    ),
+    option(
+        "--minutes",
+        type=click.FloatRange(0),
+        default=0.0,
+        show_default="three passes over the answers",
+        help="Time of the training itself, after the answers and their hidden states.",
+    ),
+    option(
+        "--vocabulary",
+        type=click.IntRange(1),
+        default=8192,
+        help="Most different tokens that the draft may guess: the most frequent ones.",
+    ),
+    option(
+        "--plan",
+        is_flag=True,
+        help="Only measure what it takes on this device, and which acceptance it needs to pay.",
+    ),
+    option(
+        "--check",
+        type=ModelType(),
+        metavar="HEAD",
+        help="Train nothing, but measure a trained head that exists, on the prompts.",
+    ),
+    option("--force", is_flag=True, help="Train even if no draft is expected to pay here."),
+    option(
+        "--forget",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Delete the answers recorded in DIR and all that was made of them, except for the "
+        "head. TARGET is not needed.",
+    ),
+    option(
+        "--python",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="PATH",
+        help="A Python interpreter that has the tools installed. Without this option they are "
+        "installed once, in a separate environment.",
+    ),
+    offline_option,
+)
+@json_option
+def train(
+    target: str | None, prompts: tuple[Path, ...], out: Path | None, plan: bool, check: str | None,
+    forget: Path | None, as_json: bool, offline: bool, force: bool, python: Path | None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Train a draft for a model on this device, from the model's own answers to prompts.
+
+    TARGET is the model as it will be used: a GGUF, by path or catalogue name, or an ONNX folder.
+    The model answers the prompts, half of them greedily and half with its own sampling. Then a
+    small head, EAGLE-3, is trained to guess these answers from the model's hidden states. A model
+    that is loaded later drafts with its head where that pays.
+
+    Every stage goes on where it was stopped if the same command is given again. What is recorded
+    stays in DIR, and only you can read it.
+    """
+    import edgespec
+
+    if forget:
+        n_bytes = edgespec.forget_training(forget)
+        say_json({"deleted": n_bytes}) if as_json else say(f"deleted {size(n_bytes)}")
+        return
+    if not target or not prompts:
+        lacking = "a file of prompts (--prompts FILE)" if target else "the model to draft for"
+        raise click.UsageError(f"Name {lacking}.")
+    if check and (plan or out):
+        raise click.UsageError("--check HEAD trains nothing; leave --plan and -o out.")
+    if not check and not out:
+        raise click.UsageError("Name the folder of the training: -o DIR.")
+    fetched(target, offline=offline)
+    with told() as show:
+        made, lines = _done(
+            target, prompts, out, plan, check, show,
+            {"python": python, "offline": offline, "force": force}, options,
+        )  # fmt: skip
+    if as_json:
+        say_json(made.to_dict())
+        return
+    for label, value in lines.items():
+        say(f"{label:<14}{value}")
+
+
+def _done(
+    target: str, prompts: tuple[Path, ...], out: Path | None, plan: bool, check: str | None,
+    show: Callable[[str], None], training: dict[str, Any], options: dict[str, Any],
+) -> tuple[Any, dict[str, str]]:  # fmt: skip
+    """Do what was asked for; return the result, and what to say of it by label."""
+    import edgespec
+
+    if check:
+        served = edgespec.check_head(target, prompts, check, progress=show)
+        return served, _served(served)
+    assert out is not None
+    if plan:
+        planned = edgespec.plan_training(target, prompts, out, progress=show, **options)
+        return planned, {"plan": planned.sentence} | _planned(planned)
+    made = edgespec.train_head(target, prompts, out, progress=show, **training, **options)
+    return made, {
+        "made": f"{made.path}",
+        "checkpoint": f"{made.checkpoint}, with a card",
+        "registered": f"{made.registered}: loads of {target} find it",
+        "data": f"{made.n_tokens} tokens in {made.n_answers} answers to {made.n_done} prompts; "
+        f"{made.n_skipped} prompts skipped, {made.n_failed} failed",
+        "simulated": f"acceptance length {made.simulated_length:.2f}",
+    } | _served(made.served)
+
+
+def _served(served: edgespec.ServedHead) -> dict[str, str]:
+    """Return what to say of a head that was measured."""
+    places = ", ".join(f"{share:.0%}" for share in served.acceptance)
+    return {
+        "served": f"acceptance length {served.acceptance_length:.2f}; the tokens of a draft are "
+        f"accepted in {places} of the steps ({served.n_answers} answers)",
+        "gain": f"{served.gain:.2f} times as fast as plain decoding "
+        f"({served.gain_low:.2f}–{served.gain_high:.2f})",
+    }
+
+
+def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
+    """Return the table of a plan."""
+
+    def length(value: float | None) -> str:
+        return "not reached by any head" if value is None else f"acceptance length {value:.2f}"
+
+    times = {
+        stage: f"{seconds / 60:.0f} min, {rate:.0f} tokens/s"
+        for (stage, seconds), rate in zip(
+            plan.seconds.items(),
+            (plan.answers_per_s, plan.features_per_s, plan.training_per_s),
+            strict=True,
+        )
+    }
+    return times | {
+        "disk": f"{size(plan.disk)} of {size(plan.free_disk)} that are free",
+        "memory": size(plan.memory),
+        "break even": length(plan.break_even),
+        f"{plan.wanted_gain} times": length(plan.wanted),
+        "expected": f"acceptance length {plan.expected:.2f}, {plan.expected_gain:.2f} times as "
+        "fast",
+    }

@@ -1,0 +1,73 @@
+"""Heads that were trained here: where they are kept, and the file that each was trained for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from .. import hub, kept_files
+from ..backends import files
+
+logger = logging.getLogger("edgespec.loading")
+
+NOTE = "trained.json"
+_MOST = 1 << 16  # bytes of a note
+
+
+class _Note(msgspec.Struct):
+    """The note next to a head. target: `files.identity` of the file that it was trained for."""
+
+    target: tuple[str, int, str]
+    head: str
+
+
+def register(head: Path, target: Path) -> Path:
+    """Copy a head to the folder of models, where loads of its target find it; return the copy.
+
+    head: a GGUF, or the folder of a converted head. An earlier head of the same target is replaced.
+    """
+    folder = (
+        hub.models_dir() / f"{files.stem_of(files.label(target)).replace('/', '-')}-trained-head"
+    )
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    if head.is_dir():
+        shutil.copytree(head, partial)
+        name = files.only_graph(head).name
+    else:
+        partial.mkdir(parents=True)
+        name = head.name
+        shutil.copyfile(head, partial / name)
+    note = _Note(tuple(files.identity(target)), name)
+    (partial / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note)))
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(partial, folder)
+    return folder / name
+
+
+def trained_for(target: Path) -> Iterator[Path]:
+    """Yield the heads that were trained here for exactly this file.
+
+    A head that was trained for another file of the same name is left out, with a warning.
+    """
+    for path in kept_files.matching(hub.models_dir(), f"*/{NOTE}"):
+        note = kept_files.load(path, _read, "its head is not used")
+        if note is None or note.target[0] != files.label(target):
+            continue
+        if list(note.target) == files.identity(target):
+            yield path.parent / note.head
+        else:
+            logger.warning(
+                "%s has changed since its head in %s was trained, so the head is not used; train "
+                "it anew: edgespec train %s --prompts FILE -o DIR",
+                target, path.parent, target,
+            )  # fmt: skip
+
+
+def _read(path: Path) -> _Note:
+    return kept_files.read_json(path, _Note, _MOST)

@@ -1,0 +1,1 @@
+"""Training of drafts on this device: prompts become answers, hidden states and a head."""

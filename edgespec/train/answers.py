@@ -1,0 +1,99 @@
+"""The target's own answers to the prompts, half of them greedy and half drawn."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from msgspec import structs
+
+from ..chat.encoder import ConversationEncoder
+from ..config import RepetitionDetection
+from ..engine import Engine
+from ..errors import Aborted, EdgeSpecError
+from .prompts import Messages
+from .recordings import Recording, Recordings
+
+N_SLOTS, N_CTX = 8, 1024  # of the target while it answers; a conversation is no longer
+MOST_ANSWER = 256  # tokens
+_LEAST_ANSWER = 4  # tokens; the first is never guessed
+_MOST_ROUNDS = 8  # in which each prompt is asked once
+_TOLD_EVERY_S = 5.0
+LOOP = RepetitionDetection(max_pattern_size=64, min_count=4, min_tokens=48)
+
+
+def record(
+    engine: Engine,
+    prompts: Sequence[Messages],
+    recordings: Recordings,
+    n_tokens: int,
+    progress: Callable[[str], None],
+) -> None:
+    """Let the engine answer prompts until all answers together have `n_tokens` tokens, or each
+    prompt was answered often enough. Prompts that were recorded before are not asked again.
+
+    Every other prompt is answered greedily, the others with the engine's default sampling. In a
+    second round it is the other way round, and in later rounds all answers are drawn.
+    """
+    jobs, began, before = _jobs(engine, prompts, recordings), time.monotonic(), recordings.n_tokens
+    told = began
+    with ThreadPoolExecutor(engine.n_slots) as pool:
+        running: set[Future[Recording]] = set()
+        try:
+            while True:
+                wanted = engine.n_slots - len(running) if recordings.n_tokens < n_tokens else 0
+                for job in itertools.islice(jobs, wanted):
+                    running.add(pool.submit(_answered, engine, *job))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for each in done:
+                    recordings.add(each.result())
+                if (now := time.monotonic()) - told > _TOLD_EVERY_S:
+                    told, n = now, recordings.n_tokens
+                    rate = (n - before) / (now - began)
+                    left = f", {(n_tokens - n) / rate / 60:.0f} min left" if rate else ""
+                    progress(f"answers: {n} of {n_tokens} tokens, {rate:.0f} tokens/s{left}")
+        finally:
+            if running:
+                engine.cancel()
+
+
+def _jobs(
+    engine: Engine, prompts: Sequence[Messages], recordings: Recordings
+) -> Iterator[tuple[Messages, Recording]]:
+    """Yield the prompts to ask, each with a recording that has no answer yet."""
+    known = {(each.prompt, each.round) for each in recordings.all}
+    bad = {each.prompt for each in recordings.all if each.status != "done"}
+    draws = engine.sampling.params({}).temperature > 0
+    for round in range(_MOST_ROUNDS if draws else 1):
+        for number, messages in enumerate(prompts):
+            if (number, round) not in known and (not round or number not in bad):
+                drawn = draws and (round > 1 or (number + round) % 2 == 1)
+                yield messages, Recording(number, round, "done", drawn=drawn)
+
+
+def _answered(engine: Engine, messages: Messages, empty: Recording) -> Recording:
+    """Return the recording of one prompt. Raises Aborted if the answer was cancelled."""
+    seed = empty.prompt * _MOST_ROUNDS + empty.round
+    settings = {"seed": seed} if empty.drawn else {"temperature": 0.0}
+    try:
+        encoder = ConversationEncoder(engine.tokenizer)
+        prompt = encoder.encode(encoder.render(messages), continues=True)
+        if len(prompt) + MOST_ANSWER > engine.n_ctx:
+            why = f"the prompt has {len(prompt)} tokens; with an answer, {engine.n_ctx} fit"
+            return structs.replace(empty, status="skipped", why=why)
+        completion = engine.generate(
+            prompt, max_tokens=MOST_ANSWER, repetition_detection=LOOP, **settings
+        )
+    except EdgeSpecError as error:
+        return structs.replace(empty, status="failed", why=str(error))
+    if completion.finish_reason == "cancelled":
+        raise Aborted("the answer was cancelled")
+    n = len(completion.token_ids) - completion.stats.num_repeated_tokens
+    if n < _LEAST_ANSWER:
+        return structs.replace(empty, status="skipped", why=f"the answer has {n} tokens")
+    ids = [*prompt, *completion.token_ids[:n]]
+    return structs.replace(empty, ids=ids, n_prompt=len(prompt))

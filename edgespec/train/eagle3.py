@@ -1,0 +1,259 @@
+"""An EAGLE-3 head in torch (arXiv 2503.01840): its weights, training-time test, loss and accuracy.
+
+`worker.py` imports it in the tools' environment; it needs torch, and nothing of edgespec.
+
+Shapes: B conversations of n tokens, padded on the right; d the target's hidden size; V' the tokens
+that the head can draft. Row i reads the target's states at position i and the embedding of token
+i + 1, and its guess is token i + 2. At step s of the training-time test it has also read its own s
+guesses, so it guesses token i + 2 + s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+Weights = dict[str, Any]
+"""The trained tensors by SafeAILab's names, float32."""
+
+FADING = 0.8
+"""The loss of each further step counts this much of the one before it."""
+
+_ATTENTION = "midlayer.self_attn"
+_UNSEEN = -1e30  # a score of a key that a query does not see
+
+
+class Sizes(NamedTuple):
+    """The sizes of a head. rotation: the angle that each position adds to each pair of numbers,
+    [head_dim / 2]; number i is paired with number i + head_dim / 2.
+    """
+
+    hidden_size: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    feed_forward: int
+    n_drafted: int
+    eps: float
+    rotation: tuple[float, ...]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each weight; all matrices are [out, in]."""
+        d, ff = self.hidden_size, self.feed_forward
+        queries, keys = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        return {
+            "fc.weight": (d, 3 * d),
+            f"{_ATTENTION}.q_proj.weight": (queries, 2 * d),
+            f"{_ATTENTION}.k_proj.weight": (keys, 2 * d),
+            f"{_ATTENTION}.v_proj.weight": (keys, 2 * d),
+            f"{_ATTENTION}.o_proj.weight": (d, queries),
+            "midlayer.mlp.gate_proj.weight": (ff, d),
+            "midlayer.mlp.up_proj.weight": (ff, d),
+            "midlayer.mlp.down_proj.weight": (d, ff),
+            "midlayer.input_layernorm.weight": (d,),
+            "midlayer.hidden_norm.weight": (d,),
+            "midlayer.post_attention_layernorm.weight": (d,),
+            "norm.weight": (d,),
+            "lm_head.weight": (self.n_drafted, d),
+        }
+
+
+class Batch(NamedTuple):
+    """Conversations for one training step.
+
+    ids: [B, n] token ids. taps: [B, n, 3d], the target's states of three layers. last: [B, n, d],
+    its final states. is_answer: [B, n], True for tokens of answers, False for prompts and padding.
+    """
+
+    ids: Any
+    taps: Any
+    last: Any
+    is_answer: Any
+
+    @property
+    def first(self) -> int:
+        """The first row that guesses a token of an answer at step 0."""
+        begins = self.is_answer.any(0).nonzero()
+        return max(0, int(begins[0]) - 2) if len(begins) else 0
+
+
+def initial(sizes: Sizes, start: Mapping[str, Any], taps_rms: Any, seed: int = 0) -> Weights:
+    """Return the weights from which training starts.
+
+    start: weights taken from the target, by the same names, if their shapes are the same. taps_rms:
+    [3], the size of the target's states of each layer; `fc` brings them to about 1. All other
+    matrices are random.
+    """
+    random, d = torch.Generator().manual_seed(seed), sizes.hidden_size
+    weights = {}
+    for name, shape in sizes.shapes().items():
+        given = start.get(name)
+        if given is not None and tuple(given.shape) == shape:
+            weights[name] = given.float().clone()
+        elif len(shape) == 1:
+            weights[name] = torch.ones(shape)
+        else:
+            weights[name] = 0.02 * torch.randn(shape, generator=random)
+    fc = weights["fc.weight"].view(d, 3, d)
+    fc /= 0.02 * math.sqrt(3 * d) * taps_rms.view(1, 3, 1)
+    return {name: weight.requires_grad_() for name, weight in weights.items()}
+
+
+def fuse(weights: Weights, taps: Any) -> Any:
+    """Return the states that the head reads first, [..., d], from those of three layers, [...,
+    3d].
+    """
+    return functional.linear(taps, weights["fc.weight"])
+
+
+def unroll(
+    weights: Weights, sizes: Sizes, embedding: Any, batch: Batch, n_steps: int
+) -> Iterator[Any]:
+    """Yield the head's normed states at each step of the training-time test, [B, n - first, d].
+
+    Step s reads the true token at i + 1 + s and the head's own state of step s - 1, as in
+    inference. It sees the rows up to i of step 0, and of every later step only its own row.
+    embedding: [vocab_size, d], which is not trained.
+    """
+    first, n = batch.first, batch.ids.shape[1]
+    state, seen = fuse(weights, batch.taps), list[tuple[Any, Any]]()
+    for s in range(n_steps):
+        rows = torch.arange(0 if s == 0 else first, n, device=state.device)
+        tokens = batch.ids[:, (rows + 1 + s).clamp(max=n - 1)]
+        state = _layer(weights, sizes, state, embedding[tokens], rows + s, first, seen)
+        yield _normed(state, weights["norm.weight"], sizes.eps)
+
+
+def _layer(
+    weights: Weights, sizes: Sizes, state: Any, embedded: Any, positions: Any, first: int,
+    seen: list[tuple[Any, Any]],
+) -> Any:  # fmt: skip
+    """Return the states of the rows from `first` on after the head's layer, and append the keys and
+    values of this step to `seen`.
+
+    state, embedded: [B, rows, d]; all rows at step 0, else those from `first` on.
+    """
+    read = torch.cat([
+        _normed(embedded, weights["midlayer.input_layernorm.weight"], sizes.eps),
+        _normed(state, weights["midlayer.hidden_norm.weight"], sizes.eps),
+    ], -1)  # fmt: skip
+    begin = 0 if seen else first
+    groups = sizes.n_heads // sizes.n_kv_heads
+    keys = _heads(weights, "k", read, sizes.head_dim)
+    values = _heads(weights, "v", read, sizes.head_dim)
+    keys = _rotated(keys, positions, sizes.rotation)
+    seen.append((keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)))
+    queries = _heads(weights, "q", read[:, begin:], sizes.head_dim)
+    queries = _rotated(queries, positions[begin:], sizes.rotation)
+    mixed = _attention(queries, seen, first).transpose(1, 2).flatten(2)
+    state = state[:, begin:] + functional.linear(mixed, weights[f"{_ATTENTION}.o_proj.weight"])
+    inner = _normed(state, weights["midlayer.post_attention_layernorm.weight"], sizes.eps)
+    gate = functional.linear(inner, weights["midlayer.mlp.gate_proj.weight"])
+    up = functional.linear(inner, weights["midlayer.mlp.up_proj.weight"])
+    down = weights["midlayer.mlp.down_proj.weight"]
+    return state + functional.linear(functional.silu(gate) * up, down)
+
+
+def _attention(queries: Any, seen: list[tuple[Any, Any]], first: int) -> Any:
+    """Return the mixed values, [B, heads, rows, head_dim].
+
+    Row i sees all rows up to i of step 0, and of each later step the row i alone.
+    """
+    (keys, values), *own = seen
+    n_rows, n = queries.shape[2], keys.shape[2]
+    rows = torch.arange(first, n, device=queries.device)
+    hidden = torch.arange(n, device=queries.device) > rows[:, None]
+    scores = [(queries @ keys.transpose(-1, -2)).masked_fill(hidden, _UNSEEN)]
+    scores += [(queries * each).sum(-1, keepdim=True) for each, _ in own]
+    shares = torch.softmax(torch.cat(scores, -1).float() / math.sqrt(queries.shape[-1]), -1)
+    shares = shares.to(values.dtype)
+    assert n_rows == n - first
+    mixed = shares[..., :n] @ values
+    for j, (_, each) in enumerate(own):
+        mixed = mixed + shares[..., n + j : n + j + 1] * each
+    return mixed
+
+
+def _heads(weights: Weights, name: str, read: Any, head_dim: int) -> Any:
+    projected = functional.linear(read, weights[f"{_ATTENTION}.{name}_proj.weight"])
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def _rotated(x: Any, positions: Any, rotation: tuple[float, ...]) -> Any:
+    """Rotate [B, heads, rows, head_dim] by angles that grow with the positions [rows]."""
+    angles = positions[:, None].float() * torch.tensor(rotation, device=x.device)
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x.float().chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def _normed(x: Any, weight: Any, eps: float) -> Any:
+    return functional.rms_norm(x.float(), weight.shape, weight, eps)
+
+
+def guessed(batch: Batch, step: int) -> tuple[Any, Any]:
+    """Return the rows that guess a token of an answer at a step, and those tokens' positions: both
+    [B, n - first], the first as bools.
+
+    These rows begin with the one whose guess at step 0 is the answer's first token.
+    """
+    first, n = batch.first, batch.ids.shape[1]
+    rows = torch.arange(first, n, device=batch.ids.device)
+    positions = (rows + 2 + step).clamp(max=n - 1).expand(len(batch.ids), -1)
+    begins = batch.is_answer[:, (rows + 2).clamp(max=n - 1)]
+    is_guess = begins & batch.is_answer.gather(1, positions) & (rows + 2 + step < n)
+    return is_guess, positions
+
+
+def loss_of(
+    weights: Weights, sizes: Sizes, embedding: Any, output: Any, number_of: Any, batch: Batch,
+    n_steps: int,
+) -> tuple[Any, list[float]]:  # fmt: skip
+    """Return the loss of a batch, and the mean divergence in nats of each step for reports.
+
+    It is the cross-entropy against the target's distribution over the drafted tokens, at the tokens
+    of answers that the head can draft; the mean over these tokens, so padding does not count.
+    output: [V', d], the target's rows of the drafted tokens. number_of: [vocab_size], the number of
+    each token among the drafted ones, -1 for others.
+    """
+    total, reported = torch.zeros((), device=batch.ids.device), []
+    for s, state in enumerate(unroll(weights, sizes, embedding, batch, n_steps)):
+        is_guess, positions = guessed(batch, s)
+        is_guess = is_guess & (number_of[batch.ids.gather(1, positions)] >= 0)
+        conversation, row = is_guess.nonzero(as_tuple=True)
+        if not len(row):
+            reported.append(0.0)
+            continue
+        with torch.no_grad():
+            last = batch.last[conversation, positions[conversation, row] - 1]
+            wanted = torch.log_softmax(functional.linear(last, output).float(), -1)
+        logits = functional.linear(state[conversation, row], weights["lm_head.weight"])
+        apart = functional.kl_div(
+            torch.log_softmax(logits.float(), -1), wanted, reduction="sum", log_target=True
+        ) / len(row)  # fmt: skip
+        total = total + FADING**s * apart
+        reported.append(float(apart.detach()))
+    return total, reported
+
+
+def hits_of(
+    weights: Weights, sizes: Sizes, embedding: Any, drafted: Any, batch: Batch, n_steps: int
+) -> Any:
+    """Return whether each guess is the recorded token, bools [n_steps, B, n]: [s, b, i] for the
+    guess that row i makes at step s, False where nothing of an answer is guessed.
+
+    drafted: [V'], the target's ids of the head's tokens.
+    """
+    first, (n_conversations, n) = batch.first, batch.ids.shape
+    hits = torch.zeros(n_steps, n_conversations, n, dtype=torch.bool)
+    with torch.no_grad():
+        for s, state in enumerate(unroll(weights, sizes, embedding, batch, n_steps)):
+            is_guess, positions = guessed(batch, s)
+            logits = functional.linear(state, weights["lm_head.weight"])
+            right = drafted[logits.argmax(-1)] == batch.ids.gather(1, positions)
+            hits[s, :, first:] = (right & is_guess).cpu()
+    return hits

@@ -1,0 +1,81 @@
+"""The target's hidden states for the recorded conversations, as bfloat16 on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import kept_files
+from ..backends.base import FileModel
+from ..backends.heads import FINAL
+from .recordings import Recording
+
+N_STATES = 4  # of each token: three layers and the final state
+_TOLD_EVERY_S = 5.0
+
+
+def bytes_a_token(hidden_size: int) -> int:
+    """Return the size of one token's states on disk."""
+    return 2 * N_STATES * hidden_size
+
+
+def extract(
+    target: FileModel,
+    layers: Sequence[int],
+    recordings: Sequence[Recording],
+    folder: Path,
+    progress: Callable[[str], None],
+) -> None:
+    """Write the states of all conversations to features.bin, and their ids to features.json.
+
+    Each conversation is evaluated by itself from an empty cache, so the states do not depend on
+    where an earlier run was killed; this run goes on after the last conversation that is complete.
+    """
+    data = folder / "features.bin"
+    begins = np.cumsum([0, *(len(each.ids) for each in recordings)]).tolist()
+    size = bytes_a_token(target.hidden_size)
+    n_there = data.stat().st_size // size if data.exists() else 0
+    first = max(i for i, begin in enumerate(begins) if begin <= n_there)
+    began = told = time.monotonic()
+    target.tap((*layers, FINAL))
+    with contextlib.ExitStack() as stack:
+        stack.callback(target.tap, ())
+        handle = os.open(data, os.O_WRONLY | os.O_CREAT, 0o600)
+        file = stack.enter_context(os.fdopen(handle, "wb"))
+        file.truncate(begins[first] * size)
+        file.seek(begins[first] * size)
+        for i, recording in enumerate(recordings[first:], first):
+            target.truncate(0)
+            hidden = target.decode(recording.ids, n_logits=1).hidden
+            assert hidden is not None
+            file.write(bfloat16(hidden).tobytes())
+            if (now := time.monotonic()) - told > _TOLD_EVERY_S:
+                told, n = now, begins[i + 1] - begins[first]
+                left_s = (begins[-1] - begins[i + 1]) * (now - began) / n
+                progress(
+                    f"hidden states: {begins[i + 1]} of {begins[-1]} tokens, "
+                    f"{n / (now - began):.0f} tokens/s, {left_s / 60:.0f} min left"
+                )
+        file.flush()
+        os.fsync(file.fileno())
+    conversations = [
+        {"begin": begin, "ids": each.ids, "n_prompt": each.n_prompt}
+        for begin, each in zip(begins, recordings, strict=False)
+    ]
+    kept_files.replace(
+        folder / "features.json", [json.dumps({"conversations": conversations}).encode()]
+    )
+
+
+def bfloat16(states: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Return numbers as bfloat16, rounded to the nearest, and to even in the middle."""
+    bits = states.view(np.uint32)
+    rounded: npt.NDArray[np.uint32] = bits + 0x7FFF + (bits >> 16 & 1)
+    return (rounded >> 16).astype(np.uint16)

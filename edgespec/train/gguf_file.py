@@ -1,0 +1,115 @@
+"""The program that writes a trained EAGLE-3 head as a GGUF; `convert/tools.py` runs it.
+
+It needs gguf and safetensors, and nothing of edgespec. Its argument is one JSON object:
+"checkpoint" and "target", the paths of the head's model.safetensors and of the target's GGUF, from
+which the vocabulary is copied; "sizes", the fields of eagle3.Sizes; "rope_base"; "layers" of the
+target that the head reads; "n_ctx"; "type", the number format of the matrices; "name", "license"
+and "out". It prints {"step": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+NAMES = {
+    "fc": "fc",
+    "midlayer.self_attn.q_proj": "blk.0.attn_q",
+    "midlayer.self_attn.k_proj": "blk.0.attn_k",
+    "midlayer.self_attn.v_proj": "blk.0.attn_v",
+    "midlayer.self_attn.o_proj": "blk.0.attn_output",
+    "midlayer.mlp.gate_proj": "blk.0.ffn_gate",
+    "midlayer.mlp.up_proj": "blk.0.ffn_up",
+    "midlayer.mlp.down_proj": "blk.0.ffn_down",
+    "midlayer.input_layernorm": "blk.0.attn_norm",
+    "midlayer.hidden_norm": "blk.0.attn_norm_2",
+    "midlayer.post_attention_layernorm": "blk.0.ffn_norm",
+    "norm": "output_norm",
+    "lm_head": "output",
+}
+"""llama.cpp's name of each weight."""
+
+
+def main() -> None:
+    """Write the head that the argument describes."""
+    import gguf
+    from safetensors.numpy import load_file
+
+    job = json.loads(sys.argv[1])
+    print(json.dumps({"step": "writing the head as a GGUF"}), flush=True)
+    sizes, weights = job["sizes"], load_file(job["checkpoint"])
+    writer = gguf.GGUFWriter(job["out"], "eagle3")
+    add_metadata(writer, job)
+    copy_vocabulary(writer, gguf.GGUFReader(job["target"]))
+    for name, given in NAMES.items():
+        weight = weights[f"{name}.weight"].astype(np.float32)
+        for letter, n_heads in (("q", sizes["n_heads"]), ("k", sizes["n_kv_heads"])):
+            if name.endswith(f"self_attn.{letter}_proj"):
+                weight = paired(weight, n_heads)
+        add_weight(writer, f"{given}.weight", weight, job["type"])
+    distances = weights["d2t"].astype(np.int64)
+    writer.add_tensor("d2t", distances + np.arange(len(distances)))  # the ids themselves
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def add_metadata(writer: Any, job: dict[str, Any]) -> None:
+    """Write the sizes of a head, and what it reads of its target."""
+    sizes = job["sizes"]
+    writer.add_name(job["name"])
+    writer.add_license(job["license"])
+    writer.add_context_length(job["n_ctx"])
+    writer.add_block_count(1)
+    writer.add_embedding_length(sizes["hidden_size"])
+    writer.add_feed_forward_length(sizes["feed_forward"])
+    writer.add_head_count(sizes["n_heads"])
+    writer.add_head_count_kv(sizes["n_kv_heads"])
+    writer.add_key_length(sizes["head_dim"])
+    writer.add_value_length(sizes["head_dim"])
+    writer.add_layer_norm_rms_eps(sizes["eps"])
+    writer.add_rope_dimension_count(sizes["head_dim"])
+    writer.add_rope_freq_base(job["rope_base"])
+    writer.add_array("eagle3.target_layers", job["layers"])
+    writer.add_uint32("eagle3.target_hidden_size", sizes["hidden_size"])
+
+
+def copy_vocabulary(writer: Any, target: Any) -> None:
+    """Copy a GGUF's vocabulary, without its chat templates."""
+    import gguf
+
+    for key, field in target.fields.items():
+        if key.startswith("tokenizer.") and "chat_template" not in key:
+            kind = field.types[0]
+            element = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), kind, element)
+
+
+def paired(weight: npt.NDArray[np.float32], n_heads: int) -> npt.NDArray[np.float32]:
+    """Return a projection whose rotated numbers are half a head apart as one in which they are
+    neighbours, as llama.cpp rotates them.
+    """
+    rows, n_in = weight.shape
+    halves = weight.reshape(n_heads, 2, rows // n_heads // 2, n_in)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, n_in)
+
+
+def add_weight(writer: Any, name: str, weight: npt.NDArray[np.float32], wanted: str) -> None:
+    """Write a weight; a matrix in the wanted format if its rows have a fitting length."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType[wanted]
+    block, _ = gguf.GGML_QUANT_SIZES[kind]
+    if wanted == "F32" or weight.ndim == 1 or weight.shape[1] % block:
+        writer.add_tensor(name, weight)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""The plan of a training: what it takes on this device, and whether the head can pay there."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import math
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..backends import files
+from ..config import EngineConfig
+from ..costs.curves import Curve
+from ..costs.kept_curves import keep_curve, kept_curve
+from ..costs.measuring import QUICK, measure
+from ..device import BUSY, LoadMeter
+from ..engine import Engine
+from ..loading.models import open_model
+from ..measure.gains import SHORT_CACHE, speedup
+from .features import bytes_a_token
+from .shape import Shape
+
+LENGTHS = ((3e3, 1.1), (3.26e4, 1.33), (1.5e6, 1.45), (1.5e7, 1.9), (1.5e8, 2.5))
+"""The mean acceptance length to expect after training on so many answer tokens, with drafts of
+three tokens: 1.33 was measured with SmolLM2-135M here, the lengths from 1.5 million tokens on are
+what others report of 5,000, 50,000 and 500,000 conversations."""
+
+GOOD = 0.75
+"""The share of guesses after right ones that a good head gets right: an acceptance length of 3.2
+with drafts of five tokens, more than most published heads reach."""
+
+WANTED_GAIN = 1.15
+_PASSES_FLOPS = 6  # operations for each weight, token and step of the training-time test
+_LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
+_TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
+_HEAD_BYTES = 1.07  # for each weight of a head of 8 bits
+_SPEED_PROMPT = "List some things that one can see in a harbour, and say what each is for."
+_SPEED_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """What a training takes on this device, and what to expect of the head.
+
+    n_tokens: the answer tokens to train with. answers_per_s: tokens a second of answers, all slots
+    together; features_per_s: of hidden states; training_per_s: of training, an estimate. seconds:
+    the time of each stage. disk, free_disk, memory: bytes. break_even, wanted: the mean acceptance
+    length at which drafting is as fast as plain decoding, and WANTED_GAIN times as fast; None where
+    no head reaches it. expected: the length to expect. good_gain: the speedup with a good head
+    (GOOD). expected_gain: with the expected length.
+    """
+
+    n_tokens: int
+    answers_per_s: float
+    features_per_s: float
+    training_per_s: float
+    seconds: dict[str, float]
+    disk: int
+    free_disk: int
+    memory: int
+    break_even: float | None
+    wanted: float | None
+    expected: float
+    expected_gain: float
+    good_gain: float
+
+    @property
+    def wanted_gain(self) -> float:
+        """The speedup that `wanted` gives."""
+        return WANTED_GAIN
+
+    @property
+    def pays(self) -> bool:
+        """True if a good head makes this device faster with this target."""
+        return self.good_gain > 1
+
+    @property
+    def fits(self) -> bool:
+        """True if the disk has room for the recordings and hidden states."""
+        return self.disk < self.free_disk
+
+    @property
+    def sentence(self) -> str:
+        """The plan in one sentence."""
+        if not self.fits:
+            return (
+                f"It does not fit: {self.disk / 1e9:.1f} GB of hidden states are needed, and the "
+                f"disk has {self.free_disk / 1e9:.1f} GB; give fewer --tokens or another folder."
+            )
+        if not self.pays:
+            return (
+                "It does not pay here: even with a good head, drafting would be "
+                f"{self.good_gain:.2f} times as fast as plain decoding on this device."
+            )
+        hours, needed = sum(self.seconds.values()) / 3600, f"{self.break_even:.2f}"
+        return (
+            f"In about {hours:.1f} hours it makes a head with an expected acceptance length of "
+            f"{self.expected:.2f}; this device needs {needed} to break even."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        return asdict(self) | {"pays": self.pays, "fits": self.fits, "sentence": self.sentence}
+
+
+def expected_length(n_tokens: float) -> float:
+    """Return the mean acceptance length to expect after training on so many answer tokens."""
+    x, xs = math.log10(max(n_tokens, 1.0)), [math.log10(n) for n, _ in LENGTHS]
+    i = min(max(bisect.bisect(xs, x), 1), len(xs) - 1)
+    (x0, x1), (y0, y1) = xs[i - 1 : i + 1], (LENGTHS[i - 1][1], LENGTHS[i][1])
+    return max(1.0, y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+
+
+def length_for(target: Curve, draft: Curve, gain: float) -> float | None:
+    """Return the least mean acceptance length with which drafting is `gain` times as fast as plain
+    decoding, at the best depth; None if it is slower even if every drafted token is accepted.
+
+    draft: the seconds of the head's guesses.
+    """
+    for percent in range(1, 101):
+        rate = percent / 100
+        best, depth = speedup(target, draft, rate)
+        if depth and best >= gain:
+            return length_of(rate, depth)
+    return None
+
+
+def length_of(rate: float, depth: int) -> float:
+    """Return the mean acceptance length of drafts of `depth` tokens if each is accepted with this
+    probability after an accepted one.
+    """
+    return sum(rate**i for i in range(depth + 1))
+
+
+def rate_of(length: float, depth: int) -> float:
+    """Return the acceptance rate that gives drafts of `depth` tokens this acceptance length."""
+    rates = [percent / 1000 for percent in range(1001)]
+    return next((rate for rate in rates if length_of(rate, depth) >= length), 1.0)
+
+
+def head_curve(target: Curve, path: Path, shape: Shape) -> Curve:
+    """Return the expected seconds of a head's guesses: its share of the target's bytes, because
+    reading weights is what takes time.
+    """
+    share = shape.n_weights * _HEAD_BYTES / files.size_of(path)
+    return Curve((0,), (1,), ((share * target(1, SHORT_CACHE),),))
+
+
+def make_plan(
+    engine: Engine, path: Path, shape: Shape, folder: Path, n_tokens: int, n_done: int,
+    passes: float, seconds: float, depth: int, flops: float,
+) -> TrainingPlan:  # fmt: skip
+    """Measure this device and return the plan of a training.
+
+    engine: the target with slots, which answers. n_done: answer tokens that are recorded already.
+    passes, seconds: how long to train, as in the worker's job; depth: the steps of its
+    training-time test. flops: the operations a second of this device.
+    """
+    answers = answers_per_s(engine)
+    curve, features = target_speed(path)
+    draft, n = head_curve(curve, path, shape), n_tokens * _LONGER
+    training = flops / (_PASSES_FLOPS * depth * shape.n_weights)
+    best, _ = speedup(curve, draft, GOOD)
+    expected = expected_length(n_tokens)
+    expected_gain, _ = speedup(curve, draft, rate_of(expected, 3))
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return TrainingPlan(
+        n_tokens, answers, features, training,
+        {
+            "answers": max(0, n_tokens - n_done) / answers,
+            "hidden states": n / features,
+            "training": seconds or passes * n_tokens / training,
+        },
+        int(n * bytes_a_token(shape.target.hidden_size)),
+        shutil.disk_usage(nearest).free,
+        _TRAINED_BYTES * shape.n_weights
+        + 12 * shape.target.vocab_size * shape.target.hidden_size,
+        length_for(curve, draft, 1.0 + 1e-9), length_for(curve, draft, WANTED_GAIN), expected,
+        expected_gain, best,
+    )  # fmt: skip
+
+
+def answers_per_s(engine: Engine) -> float:
+    """Measure how many tokens of answers an engine makes in a second with all its slots."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def answer(number: int) -> int:
+        completion = engine.generate(
+            _SPEED_PROMPT, max_tokens=_SPEED_TOKENS, seed=number, temperature=1.0
+        )
+        return len(completion.token_ids)
+
+    with ThreadPoolExecutor(engine.n_slots) as pool:
+        began = time.monotonic()
+        n = sum(pool.map(answer, range(engine.n_slots)))
+        return n / (time.monotonic() - began)
+
+
+def target_speed(path: Path) -> tuple[Curve, float]:
+    """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
+    reads text.
+    """
+    meter = LoadMeter()
+    with contextlib.closing(open_model(path, EngineConfig(n_ctx=512))) as target:
+        curve = kept_curve(target)
+        if curve is None:
+            curve = measure(target, widths=QUICK)
+            load = meter.look()
+            quiet = load is None or load.others is None or load.others <= BUSY
+            keep_curve(target, curve, quiet=quiet)
+        tokens = [5] * 256
+        target.truncate(0)
+        began = time.monotonic()
+        target.decode(tokens)
+        return curve, len(tokens) / (time.monotonic() - began)

@@ -1,0 +1,135 @@
+"""The folder of a training: what was recorded in it so far, and what it was begun with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from .. import kept_files
+from ..errors import ConfigError, EdgeSpecError
+
+MANIFEST, ANSWERS = "manifest.json", "answers.jsonl"
+_OWN = (  # all files that a training makes in its folder, besides the folder `head`
+    MANIFEST, ANSWERS, "plan.json", "features.bin", "features.json", "job.json", "state.pt",
+    "state.partial", "model.safetensors", "result.json", "convert.log",
+)  # fmt: skip
+
+
+class Recording(msgspec.Struct, frozen=True):
+    """What came of asking the target one prompt.
+
+    prompt: the number of the prompt. round: how often it was asked before. why: the reason if it
+    was skipped or failed. ids: the tokens of the prompt, then of the answer. drawn: True if the
+    answer was drawn with the model's own sampling, False if it is greedy.
+    """
+
+    prompt: int
+    round: int
+    status: Literal["done", "skipped", "failed"]
+    why: str = ""
+    ids: list[int] = []
+    n_prompt: int = 0
+    drawn: bool = False
+
+    @property
+    def n_answer(self) -> int:
+        """The number of tokens of the answer."""
+        return len(self.ids) - self.n_prompt
+
+
+class Recordings:
+    """An append-only file of recordings. A line that was cut by a kill is dropped."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ANSWERS
+        self.all: list[Recording] = []
+        if self._path.exists():
+            self._read()
+
+    def add(self, recording: Recording) -> None:
+        """Append a recording."""
+        with open(self._path, "ab", opener=_private) as file:
+            file.write(msgspec.json.encode(recording) + b"\n")
+        self.all.append(recording)
+
+    @property
+    def done(self) -> list[Recording]:
+        """The recordings with an answer."""
+        return [each for each in self.all if each.status == "done"]
+
+    def n_prompts(self, status: str) -> int:
+        """Return how many prompts have this status; one that has an answer is done."""
+        done = {each.prompt for each in self.done}
+        if status == "done":
+            return len(done)
+        return len({each.prompt for each in self.all if each.status == status} - done)
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens of all answers."""
+        return sum(each.n_answer for each in self.all if each.status == "done")
+
+    def _read(self) -> None:
+        data = self._path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole != len(data):
+            os.truncate(self._path, whole)
+        try:
+            self.all = [
+                msgspec.json.decode(line, type=Recording) for line in data[:whole].splitlines()
+            ]
+        except msgspec.MsgspecError as error:
+            raise EdgeSpecError(
+                f"{self._path} is damaged: {error}; delete it, and the answers are made again"
+            ) from None
+
+
+def begin(folder: Path, wanted: dict[str, Any]) -> None:
+    """Make the folder of a training, or check that it was begun with the same values.
+
+    wanted: whatever must not change between two runs, for JSON. Only this user can read what is
+    recorded in the folder. Raises ConfigError if something has changed, and if the folder holds
+    anything else.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ConfigError(
+                f"{folder} is not empty, and no training was begun in it; give a new folder"
+            )
+        kept_files.replace(path, [msgspec.json.format(msgspec.json.encode(wanted))])
+        folder.chmod(0o700)
+        return
+    begun = msgspec.json.decode(kept_files.read(path, 1 << 24))
+    changed = [name for name in wanted if begun.get(name) != wanted[name]]
+    if changed:
+        name = changed[0]
+        raise ConfigError(
+            f"the training in {folder} was begun with another {name}: {begun.get(name)!s:.100}, "
+            f"and now it is {wanted[name]!s:.100}; give a new folder, or go on with what was given "
+            "before"
+        )
+
+
+def forget_training(folder: Path) -> int:
+    """Delete the recordings of a training and all that was made of them, except for the exported
+    head; return the number of deleted bytes.
+
+    Raises ConfigError for a folder in which no training was begun.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise ConfigError(f"no training was begun in {folder}: it has no {MANIFEST}")
+    n_bytes = 0
+    for name in _OWN:
+        with contextlib.suppress(FileNotFoundError):
+            n_bytes += (folder / name).stat().st_size
+            (folder / name).unlink()
+    return n_bytes
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,137 @@
+"""The shape of a head for a target: one more layer of the target's own kind."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import backends
+from ..backends.files import has_folder
+from ..backends.heads import TargetSizes
+from ..convert.heads.checkpoint import usual_layers
+from ..convert.heads.config import read_config
+from ..convert.heads.fitting import target_sizes
+from ..errors import ConfigError
+
+_PAIRED = ("llama", "mistral3", "granite", "smollm3")  # GGUFs that keep rotated numbers together
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a head, as in eagle3.Sizes, and what it reads.
+
+    target: the target's sizes. layers: the layers whose inputs it reads. n_ctx_train: the longest
+    text of the target. paired: True if the target's GGUF keeps rotated numbers as neighbours.
+    """
+
+    target: TargetSizes
+    layers: tuple[int, ...]
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    feed_forward: int
+    n_drafted: int
+    eps: float
+    rope_base: float
+    n_ctx_train: int
+    license: str
+    paired: bool
+
+    @property
+    def n_weights(self) -> int:
+        """The number of weights that are trained."""
+        d = self.target.hidden_size
+        attention = 2 * d * self.head_dim * (self.n_heads + 2 * self.n_kv_heads)
+        attention += d * self.head_dim * self.n_heads
+        return 3 * d * d + attention + 3 * d * self.feed_forward + self.n_drafted * d
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the fields of eagle3.Sizes, for JSON."""
+        names = ("n_heads", "n_kv_heads", "head_dim", "feed_forward", "n_drafted", "eps")
+        known = asdict(self)
+        n = self.head_dim
+        rotation = [self.rope_base ** (-2 * i / n) for i in range(n // 2)]
+        return {name: known[name] for name in names} | {
+            "hidden_size": self.target.hidden_size, "rotation": rotation
+        }  # fmt: skip
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of a checkpoint, as SafeAILab's."""
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "hidden_size": self.target.hidden_size,
+            "target_hidden_size": self.target.hidden_size,
+            "target_num_hidden_layers": self.target.n_layer,
+            "num_hidden_layers": 1,
+            "num_attention_heads": self.n_heads,
+            "num_key_value_heads": self.n_kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.feed_forward,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.eps,
+            "rope_theta": self.rope_base,
+            "max_position_embeddings": self.n_ctx_train,
+            "vocab_size": self.target.vocab_size,
+            "draft_vocab_size": self.n_drafted,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float32",
+            "license": self.license,
+        }
+
+
+def shape_for(path: Path, vocabulary: int) -> Shape:
+    """Return the shape of a head for the target in a file.
+
+    vocabulary: most tokens that the head may draft. Raises ModelError and its subclasses, and
+    ConfigError for a target whose file does not state the sizes of its attention.
+    """
+    target = target_sizes(path)
+    known = _of_folder(path) if has_folder(path) else _of_gguf(path)
+    if lacking := [name for name in ("n_heads", "head_dim", "feed_forward") if not known[name]]:
+        raise ConfigError(
+            f"{path} does not state the {lacking[0]} of its layers, which a head's layer would "
+            "have; take another file of the model"
+        )
+    layers = usual_layers(target.n_layer)
+    return Shape(target, layers, n_drafted=min(vocabulary, target.vocab_size), **known)
+
+
+def _of_gguf(path: Path) -> dict[str, Any]:
+    known = backends.of(path).inspect_metadata(path)
+
+    def number(name: str, otherwise: int = 0) -> int:
+        text = known.get(name, "")
+        return int(text) if text.isdecimal() else otherwise
+
+    n_heads = number("attention.head_count")
+    size = number("embedding_length") // n_heads if n_heads else 0
+    return {
+        "n_heads": n_heads,
+        "n_kv_heads": number("attention.head_count_kv", n_heads),
+        "head_dim": number("attention.key_length", size),
+        "feed_forward": number("feed_forward_length"),
+        "eps": float(known.get("attention.layer_norm_rms_epsilon", 1e-5)) or 1e-6,
+        "rope_base": float(known.get("rope.freq_base", 10000.0)),
+        "n_ctx_train": number("context_length"),
+        "license": known.get("general.license", "unknown"),
+        "paired": known.get("general.architecture") in _PAIRED,
+    }
+
+
+def _of_folder(path: Path) -> dict[str, Any]:
+    config = read_config(path.parent)
+    n_heads = config.num_attention_heads
+    base = (config.rope_parameters or {}).get("rope_theta") or config.rope_theta or 10000.0
+    return {
+        "n_heads": n_heads,
+        "n_kv_heads": config.num_key_value_heads or n_heads,
+        "head_dim": config.head_dim or (config.hidden_size // n_heads if n_heads else 0),
+        "feed_forward": config.intermediate_size,
+        "eps": config.rms_norm_eps,
+        "rope_base": float(base),
+        "n_ctx_train": config.max_position_embeddings,
+        "license": config.license or "unknown",
+        "paired": False,
+    }

@@ -1,0 +1,60 @@
+"""Heads that were trained here are found by loads of their target."""
+
+import logging
+
+import pytest
+
+from edgespec import hub
+from edgespec.config import EngineConfig
+from edgespec.loading import companions
+from edgespec.loading.trained import NOTE, register, trained_for
+from tests.helpers import gguf_files, tiny_heads, tiny_models
+
+
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    """Return a target in a folder of its own; the folder of models is another one."""
+    monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
+    (tmp_path / "mine").mkdir()
+    return tiny_models.write(tmp_path / "mine", "llama")
+
+
+@pytest.fixture
+def head(tmp_path):
+    return tiny_heads.write(tmp_path / "eagle3-tiny.gguf")
+
+
+def test_a_registered_head_is_found_for_its_target_alone(target, head, tmp_path):
+    assert list(trained_for(target)) == []
+    copy = register(head, target)
+    assert copy.read_bytes() == head.read_bytes()
+    assert list(trained_for(target)) == [copy]
+    found = companions.found(target, target)
+    assert [(each.path, each.role) for each in found] == [(copy, "head")]
+    assert companions.best(target, target, EngineConfig(), needed=True) == [copy]
+    other = gguf_files.write(tmp_path / "other.gguf")
+    assert list(trained_for(other)) == []
+
+
+def test_a_target_that_has_changed_gets_a_warning_and_no_head(target, head, caplog):
+    register(head, target)
+    target.write_bytes(target.read_bytes() + bytes(32))
+    with caplog.at_level(logging.WARNING):
+        assert list(trained_for(target)) == []
+    assert "has changed since its head" in caplog.text
+    assert "train it anew: edgespec train" in caplog.text
+
+
+def test_a_new_head_takes_the_place_of_the_old_one(target, head, tmp_path):
+    register(head, target)
+    new = tiny_heads.write(tmp_path / "eagle3-new.gguf", tiny_heads.head_weights(seed=2))
+    copy = register(new, target)
+    assert list(trained_for(target)) == [copy]
+    assert sorted(path.name for path in copy.parent.iterdir()) == ["eagle3-new.gguf", NOTE]
+
+
+def test_a_damaged_note_is_left_out(target, head, caplog):
+    copy = register(head, target)
+    (copy.parent / NOTE).write_text("{")
+    assert list(trained_for(target)) == []
+    assert "is damaged" in caplog.text

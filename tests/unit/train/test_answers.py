@@ -1,0 +1,90 @@
+"""Answers of the target that are recorded for training."""
+
+import itertools
+
+import pytest
+
+import edgespec
+from edgespec import ToyModel, ToyTokenizer
+from edgespec.sampling.defaults import SamplingDefaults
+from edgespec.train import answers
+from edgespec.train.recordings import Recordings
+
+TEMPLATE = "{{ messages[-1].content }}"
+WORDS = ["</s>", *"abcdefghij", " "]
+PROMPTS = [[{"role": "user", "content": text}] for text in ("a", "b c", "d", "e f", "g", "h i")]
+
+
+def engine(sampling=None, n_ctx=1024, next_token=None):
+    """Return an engine over a toy whose answers are as long as wanted."""
+
+    def probs(tokens):
+        if next_token is not None:
+            return [float(i == next_token) for i in range(len(WORDS))]
+        return [0.02, *[0.98 / 11] * 11]
+
+    target = ToyModel(probs, vocab_size=len(WORDS), n_ctx=n_ctx)
+    drawn = SamplingDefaults({"temperature": 1.0}, "the model's own")
+    return edgespec.assemble(
+        target, ToyTokenizer(WORDS, [0], TEMPLATE), speculative_config={"method": "none"},
+        sampling=sampling or drawn,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    return Recordings(tmp_path)
+
+
+def test_half_of_the_answers_are_greedy_and_half_are_drawn(recordings):
+    with engine() as own:
+        answers.record(own, PROMPTS, recordings, 100_000, print)
+    by_round = {
+        number: {each.prompt: each.drawn for each in group}
+        for number, group in itertools.groupby(recordings.all, lambda each: each.round)
+    }
+    assert by_round[0] == {0: False, 1: True, 2: False, 3: True, 4: False, 5: True}
+    assert by_round[1] == {0: True, 1: False, 2: True, 3: False, 4: True, 5: False}
+    assert all(set(by_round[number].values()) == {True} for number in range(2, 8))
+    drawn = {tuple(each.ids) for each in recordings.done if each.drawn and each.prompt == 0}
+    assert len(drawn) == 7
+
+
+def test_it_stops_at_the_tokens_wanted_and_goes_on_from_there(recordings, tmp_path):
+    with engine() as own:
+        answers.record(own, PROMPTS, recordings, 10, print)
+        n = len(recordings.all)
+        assert recordings.n_tokens >= 10 > recordings.n_tokens - recordings.all[-1].n_answer
+        again = Recordings(tmp_path)
+        answers.record(own, PROMPTS, again, 200, print)
+    assert again.all[:n] == recordings.all
+    assert again.n_tokens >= 200
+    keys = [(each.prompt, each.round) for each in again.all]
+    assert len(set(keys)) == len(keys)
+
+
+def test_an_answer_that_repeats_itself_is_cut(recordings):
+    with engine(next_token=3) as own:
+        answers.record(own, PROMPTS, recordings, 1000, print)
+    assert not recordings.done
+    assert {each.status for each in recordings.all} == {"skipped"}
+    assert {each.why for each in recordings.all} == {"the answer has 0 tokens"}
+
+
+def test_every_prompt_is_done_skipped_or_failed(recordings):
+    prompts = [*PROMPTS, [{"role": "user", "content": "a" * 900}],
+               [{"role": "user", "content": "z"}]]  # fmt: skip
+    with engine() as own:
+        answers.record(own, prompts, recordings, 100_000, print)
+    whys = {each.prompt: each.why for each in recordings.all if each.status != "done"}
+    assert "the prompt has 900 tokens; with an answer, 1024 fit" in whys[6]
+    assert "no entry for b'z'" in whys[7]
+    counts = [recordings.n_prompts(status) for status in ("done", "skipped", "failed")]
+    assert counts == [6, 1, 1]
+
+
+def test_a_model_whose_own_sampling_is_greedy_answers_each_prompt_once(recordings):
+    with engine(SamplingDefaults({"temperature": 0.0}, "greedy")) as own:
+        answers.record(own, PROMPTS, recordings, 100_000, print)
+    assert [each.prompt for each in recordings.all] == list(range(6))
+    assert not any(each.drawn for each in recordings.all)

@@ -1,0 +1,62 @@
+"""The plan of a training."""
+
+import itertools
+
+import pytest
+
+from edgespec.costs.curves import Curve
+from edgespec.train.planning import (
+    TrainingPlan,
+    expected_length,
+    length_for,
+    length_of,
+    rate_of,
+)
+
+FLAT = Curve((0,), (1, 8), ((1.0, 1.2),))
+STEEP = Curve((0,), (1, 8), ((1.0, 8.0),))
+CHEAP = Curve((0,), (1,), ((0.05,),))
+PLAN = {
+    "n_tokens": 1000, "answers_per_s": 50.0, "features_per_s": 200.0, "training_per_s": 500.0,
+    "seconds": {"answers": 20.0, "hidden states": 8.0, "training": 6.0}, "disk": 10,
+    "free_disk": 20, "memory": 5, "break_even": 1.3, "wanted": 1.6, "expected": 1.4,
+    "expected_gain": 1.1, "good_gain": 1.8,
+}  # fmt: skip
+
+
+def test_more_tokens_let_expect_longer_acceptance():
+    lengths = [expected_length(10**e) for e in (0, 3, 4, 5, 6, 7, 8, 9)]
+    assert all(a <= b for a, b in itertools.pairwise(lengths))
+    assert lengths[0] == 1.0
+    assert expected_length(32_600) == pytest.approx(1.33)
+    assert expected_length(1.5e7) == pytest.approx(1.9)
+
+
+def test_the_length_to_break_even_by_all_rates_and_depths():
+    for gain in (1.01, 1.15, 1.5):
+        gains = {
+            (rate, depth): length_of(rate / 100, depth) / (FLAT(depth + 1) + 0.05 * depth)
+            for rate in range(1, 101)
+            for depth in range(1, 32)
+        }
+        rate = min(rate for (rate, _), found in gains.items() if found >= gain)
+        depth = max(range(1, 32), key=lambda depth: gains[rate, depth])
+        assert length_for(FLAT, CHEAP, gain) == pytest.approx(length_of(rate / 100, depth))
+    assert length_for(STEEP, CHEAP, 1.0 + 1e-9) is None
+
+
+def test_rates_and_lengths_belong_together():
+    for rate, depth in ((0.0, 3), (0.3, 3), (0.7, 5), (1.0, 2)):
+        assert rate_of(length_of(rate, depth), depth) == pytest.approx(rate, abs=1e-3)
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    ({}, "acceptance length of 1.40; this device needs 1.30"),
+    ({"good_gain": 0.9}, "does not pay here"),
+    ({"disk": 30}, "does not fit"),
+])  # fmt: skip
+def test_a_sentence_says_whether_it_pays(changed, said):
+    plan = TrainingPlan(**PLAN | changed)
+    assert said in plan.sentence
+    assert (plan.pays and plan.fits) == (not changed)
+    assert plan.to_dict()["sentence"] == plan.sentence

@@ -1,0 +1,54 @@
+"""Files of prompts for training."""
+
+import json
+
+import pytest
+
+from edgespec import ConfigError
+from edgespec.train.prompts import fingerprint, read_prompts
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def test_each_line_of_a_text_is_a_prompt_and_each_prompt_comes_once(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("Go left.\n\n  Stop.  \nGo left.\n", "utf-8")
+    assert read_prompts([path]) == [user("Go left."), user("Stop.")]
+
+
+@pytest.mark.parametrize(("value", "messages"), [
+    ("Stop.", user("Stop.")),
+    ({"prompt": "Stop."}, user("Stop.")),
+    ({"instruction": "Shorten.", "input": "A long text."}, user("Shorten.\n\nA long text.")),
+    ({"instruction": "Stop.", "input": ""}, user("Stop.")),
+    ({"question_id": 1, "turns": ["First?", "Second?"]}, user("First?")),
+    ({"messages": [{"role": "system", "content": "You are a robot."}, *user("Go."),
+                   {"role": "assistant", "content": "I go."}]},
+     [{"role": "system", "content": "You are a robot."}, *user("Go.")]),
+])  # fmt: skip
+def test_json_lines_in_all_their_forms(tmp_path, value, messages):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps(value) + "\n", "utf-8")
+    assert read_prompts([path]) == [messages]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.txt", b"\n \n", "no prompts"),
+    ("a.jsonl", b'{"answer": "42"}\n', "no prompts"),
+    ("a.jsonl", b'{"messages": [{"role": "user", "content": [1]}]}\n', "no prompts"),
+    ("a.jsonl", b"{", "no JSON"),
+    ("a.json", b'{"prompt": "one"}', "no list of prompts"),
+    ("a.txt", b"\xff\xfe\x00", "no text in UTF-8"),
+])  # fmt: skip
+def test_what_holds_no_prompts_is_refused(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        read_prompts([path])
+
+
+def test_the_fingerprint_depends_on_texts_and_their_order():
+    one, other = [user("a"), user("b")], [user("b"), user("a")]
+    assert fingerprint(one) == fingerprint(list(one)) != fingerprint(other)
