@@ -43,7 +43,7 @@ _SPEED_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What a training takes on this device, and what to expect of the head.
+    """The needs of a training on this device, and what to expect of the head.
 
     n_tokens: the answer tokens to train with. answers_per_s: tokens a second of answers, all slots
     together; features_per_s: of hidden states; training_per_s: of training, an estimate. seconds:

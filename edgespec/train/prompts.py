@@ -59,7 +59,7 @@ def _of_file(path: Path) -> Iterator[Messages]:
             values = [json.loads(line) for line in lines if line]
         else:
             values = [line for line in lines if line]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no JSON: {error}") from None
     if not isinstance(values, list):
         raise ConfigError(f"{path} holds no list of prompts but {str(values)!r:.80}")

@@ -20,7 +20,7 @@ _OWN = (  # all files that a training makes in its folder, besides the folder `h
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What came of asking the target one prompt.
+    """A prompt that the target was asked, and its answer.
 
     prompt: the number of the prompt. round: how often it was asked before. why: the reason if it
     was skipped or failed. ids: the tokens of the prompt, then of the answer. drawn: True if the
@@ -82,7 +82,7 @@ class Recordings:
             self.all = [
                 msgspec.json.decode(line, type=Recording) for line in data[:whole].splitlines()
             ]
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise EdgeSpecError(
                 f"{self._path} is damaged: {error}; delete it, and the answers are made again"
             ) from None
@@ -97,14 +97,14 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
     """
     path = folder / MANIFEST
     if not path.exists():
-        if folder.is_dir() and any(folder.iterdir()):
+        if kept_files.matching(folder, "*"):
             raise ConfigError(
                 f"{folder} is not empty, and no training was begun in it; give a new folder"
             )
         kept_files.replace(path, [msgspec.json.format(msgspec.json.encode(wanted))])
         folder.chmod(0o700)
         return
-    begun = msgspec.json.decode(kept_files.read(path, 1 << 24))
+    begun: dict[str, Any] = _read_json(path)
     changed = [name for name in wanted if begun.get(name) != wanted[name]]
     if changed:
         name = changed[0]
@@ -129,6 +129,13 @@ def forget_training(folder: Path) -> int:
             n_bytes += (folder / name).stat().st_size
             (folder / name).unlink()
     return n_bytes
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return kept_files.read_json(path, dict)
+    except ValueError as error:
+        raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,4 +1,4 @@
-"""How a head does where it is used: acceptance and speed, served by edgespec itself."""
+"""Measures a head where it is used: acceptance and speed, served by edgespec itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _N_CTX = 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedHead:
-    """How a head drafts for its target.
+    """The acceptance and the speed of a head, measured with its target.
 
     n_answers, n_tokens: the greedy answers that were made with drafts of DEPTH tokens, as
     acceptance_length and acceptance: the share of steps in which the token at each place of a draft

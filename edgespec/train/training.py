@@ -52,7 +52,7 @@ _HELD_OUT = 20  # one prompt of so many is held out
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """How a head is trained.
+    """The options of a training.
 
     kind: the kind of head. n_tokens: tokens of answers to train with. minutes: the time of the
     training itself; 0 for three passes over the answers. vocabulary: most tokens that the head may
@@ -153,7 +153,7 @@ def train_head(
         extract(model, work.shape.layers, work.recordings.done, work.folder, progress)
     work.train(interpreter)
     head = work.export(interpreter)
-    result = json.loads((work.folder / "result.json").read_text("utf-8"))
+    result = kept_files.read_json(work.folder / "result.json", dict)
     checked = [work.recordings.done[i] for i in work.checked]
     served = serve(
         work.path, head, [each.ids[: each.n_prompt] for each in checked], MOST_ANSWER, progress,
@@ -361,7 +361,7 @@ def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:
     """Return the plan that was made in an earlier run for as many tokens, None if there is none."""
     if not path.exists():
         return None
-    plan = TrainingPlan(**json.loads(path.read_bytes()))
+    plan = TrainingPlan(**kept_files.read_json(path, dict))
     return plan if plan.n_tokens == n_tokens else None
 
 
