@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import kept_files
-from ..backends.base import FileModel
+from ..backends.base import Model
 from ..backends.heads import FINAL
 from .recordings import Recording
 
@@ -27,7 +27,7 @@ def bytes_a_token(hidden_size: int) -> int:
 
 
 def extract(
-    target: FileModel,
+    target: Model,
     layers: Sequence[int],
     recordings: Sequence[Recording],
     folder: Path,

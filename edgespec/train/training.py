@@ -23,6 +23,9 @@ from ..backends import files
 from ..config import EngineConfig
 from ..convert import tools
 from ..convert.heads.conversion import convert_head
+from ..costs.governed import GovernedModel
+from ..costs.threads import governor_of
+from ..device import LoadMeter
 from ..engine import Engine
 from ..errors import ConfigError, EdgeSpecError
 from ..loading.load import load
@@ -149,8 +152,11 @@ def train_head(
     interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
     plan = work.plan_and_answer(force)
     progress("hidden states")
+    meter = LoadMeter()
     with contextlib.closing(open_model(work.path, EngineConfig(n_ctx=N_CTX))) as model:
-        extract(model, work.shape.layers, work.recordings.done, work.folder, progress)
+        governor = governor_of(model, [model], meter)  # fewer threads beside other programs
+        governed = GovernedModel(model, governor) if governor else model
+        extract(governed, work.shape.layers, work.recordings.done, work.folder, progress)
     work.train(interpreter)
     head = work.export(interpreter)
     result = kept_files.read_json(work.folder / "result.json", dict)
