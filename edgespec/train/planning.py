@@ -7,11 +7,13 @@ import contextlib
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..backends import files
+from ..backends.heads import FINAL
 from ..config import EngineConfig
 from ..costs.curves import Curve
 from ..costs.kept_curves import keep_curve, kept_curve
@@ -160,7 +162,7 @@ def make_plan(
     training-time test. flops: the operations a second of this device.
     """
     answers = answers_per_s(engine)
-    curve, features = target_speed(path)
+    curve, features = target_speed(path, shape.layers)
     draft, n = head_curve(curve, path, shape), n_tokens * _LONGER
     training = flops / (_PASSES_FLOPS * depth * shape.n_weights)
     best, _ = speedup(curve, draft, GOOD)
@@ -199,9 +201,11 @@ def answers_per_s(engine: Engine) -> float:
         return n / (time.monotonic() - began)
 
 
-def target_speed(path: Path) -> tuple[Curve, float]:
+def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
     """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
-    reads text.
+    reads text and gives the hidden states of these layers and the final ones.
+
+    Raises ConfigError for a target that does not give them.
     """
     meter = LoadMeter()
     with contextlib.closing(open_model(path, EngineConfig(n_ctx=512))) as target:
@@ -213,6 +217,7 @@ def target_speed(path: Path) -> tuple[Curve, float]:
             keep_curve(target, curve, quiet=quiet)
         tokens = [5] * 256
         target.truncate(0)
+        target.tap((*layers, FINAL))
         began = time.monotonic()
         target.decode(tokens)
         return curve, len(tokens) / (time.monotonic() - began)
