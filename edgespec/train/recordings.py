@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,9 @@ import msgspec
 from .. import kept_files
 from ..errors import ConfigError, EdgeSpecError
 
-MANIFEST, ANSWERS = "manifest.json", "answers.jsonl"
+MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
 _OWN = (  # all files that a training makes in its folder, besides the folder `head`
-    MANIFEST, ANSWERS, "plan.json", "features.bin", "features.json", "job.json", "state.pt",
+    MANIFEST, ANSWERS, LOCK, "plan.json", "features.bin", "features.json", "job.json", "state.pt",
     "state.partial", "model.safetensors", "result.json", "convert.log",
 )  # fmt: skip
 
@@ -88,6 +89,26 @@ class Recordings:
             ) from None
 
 
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Make the folder of a training, and hold it for this process. Raises ConfigError if it cannot
+    be made, and if another training runs in it.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(kept_files.unwritten(error, folder)) from None
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise ConfigError(
+            f"another training runs in {folder}; wait for its end, or give another folder"
+        ) from None
+
+
 def begin(folder: Path, wanted: dict[str, Any]) -> None:
     """Make the folder of a training, or check that it was begun with the same values.
 
@@ -97,7 +118,7 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
     """
     path = folder / MANIFEST
     if not path.exists():
-        if kept_files.matching(folder, "*"):
+        if [each for each in kept_files.matching(folder, "*") if each.name != LOCK]:
             raise ConfigError(
                 f"{folder} is not empty, and no training was begun in it; give a new folder"
             )

@@ -148,8 +148,16 @@ def train_head(
     Raises ConfigError, ModelError and its subclasses, ConversionError if a tool fails, and
     EdgeSpecError if a head cannot pay here, or if too few prompts were answered.
     """
-    work = _Work(target, prompts, Path(out), TrainOptions(**options), progress)
-    interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
+    chosen = TrainOptions(**options)
+    with recordings.alone(Path(out)):
+        work = _Work(target, prompts, Path(out), chosen, progress)
+        interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
+        return _trained(work, interpreter, force)
+
+
+def _trained(work: _Work, python: Path, force: bool) -> TrainedHead:
+    """Take all stages of a training."""
+    progress = work.progress
     plan = work.plan_and_answer(force)
     progress("hidden states")
     meter = LoadMeter()
@@ -157,8 +165,8 @@ def train_head(
         governor = governor_of(model, [model], meter)  # fewer threads beside other programs
         governed = GovernedModel(model, governor) if governor else model
         extract(governed, work.shape.layers, work.recordings.done, work.folder, progress)
-    work.train(interpreter)
-    head = work.export(interpreter)
+    work.train(python)
+    head = work.export(python)
     result = kept_files.read_json(work.folder / "result.json", dict)
     checked = [work.recordings.done[i] for i in work.checked]
     served = serve(

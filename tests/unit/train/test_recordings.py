@@ -7,7 +7,7 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, EdgeSpecError
-from edgespec.train.recordings import ANSWERS, MANIFEST, Recording, Recordings, begin
+from edgespec.train.recordings import ANSWERS, MANIFEST, Recording, Recordings, alone, begin
 
 DONE = Recording(3, 0, "done", "", [1, 2, 3, 4, 5], 2, True)
 SKIPPED = Recording(4, 0, "skipped", "too long")
@@ -60,6 +60,23 @@ def test_a_folder_goes_on_only_with_what_it_was_begun_with(tmp_path):
     (tmp_path / "other.txt").touch()
     with pytest.raises(ConfigError, match="not empty"):
         begin(tmp_path, {})
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    folder = tmp_path / "new"
+    with alone(folder):
+        begin(folder, {})
+        with pytest.raises(ConfigError, match="another training runs in"), alone(folder):
+            pass
+    with alone(folder):
+        begin(folder, {})
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    refused = pytest.raises(ConfigError, match="a file is where a folder has to be")
+    with refused, alone(tmp_path / "file"):
+        pass
 
 
 def test_forgetting_leaves_the_head_and_what_is_not_its_own(tmp_path):
