@@ -87,7 +87,7 @@ def create_app(
         request_log = RequestLog(settings.request_log, with_contents=settings.request_log_contents)
     filling = Filling(engine.tokenizer, is_trained=bool(engine.describe().get("fills_in")))
     preparation = Preparation(engine, settings, filling)
-    metrics = Metrics(queue, preparation, sessions, engine.company)
+    metrics = Metrics(queue, preparation, sessions, engine.company, engine.prefixes)
     if sessions is not None:
         routes = [*routes, websocket.route(sessions)]
         background = [*background, sessions.running]

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..cache.prefixes import PrefixStore
 from ..scheduling.company import Company, Counts
 from ..types import Stats
 from .preparation import Preparation
@@ -32,6 +33,7 @@ class Metrics:
         preparation: Preparation,
         sessions: Sessions | None = None,
         company: Company | None = None,
+        prefixes: PrefixStore | None = None,
     ) -> None:
         self._registry = registry = CollectorRegistry()
 
@@ -77,6 +79,8 @@ class Metrics:
             registry.register(_Devices(sessions))
         if company is not None:
             registry.register(_Evaluations(company.counts))
+        if prefixes is not None:
+            registry.register(_KeptPrefixes(prefixes))
 
     def finished(self, stats: Stats) -> None:
         """Count a complete answer."""
@@ -107,6 +111,24 @@ class _Evaluations(Collector):
             ("shared_draft_evaluations", "Evaluations with drafts of at least two answers"),
         ):
             yield CounterMetricFamily(f"edgespec:{name}", what, getattr(self._counts, name))
+
+
+class _KeptPrefixes(Collector):
+    """Collects the sizes of prompts that were read and are kept."""
+
+    def __init__(self, prefixes: PrefixStore) -> None:
+        self._prefixes = prefixes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current values."""
+        sizes = self._prefixes.describe()
+        for name, what in (
+            ("memory_bytes", "Bytes in memory of prompts that were read"),
+            ("disk_bytes", "Bytes on disk of prompts that were read"),
+            ("tokens", "Tokens of prompts that were read, in memory"),
+        ):
+            if name in sizes:
+                yield GaugeMetricFamily(f"edgespec:prompt_cache_{name}", what, sizes[name])
 
 
 class _Devices(Collector):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from edgespec import Engine, ToyModel, ToyTokenizer
+from edgespec.cache.prefixes import PrefixStore
+from edgespec.cache.token_cache import TokenCache
 from edgespec.decoding.session import Session
 from edgespec.policies.fixed import FixedDepth
 from edgespec.sampling.randomness import seed_of_choice
@@ -371,3 +373,19 @@ def test_shared_evaluations_are_counted():
     text = Metrics(queue, queue, None, company).text().decode()
     assert "edgespec:shared_draft_evaluations_total 2.0" in text
     assert "edgespec:evaluations_total 0.0" in text
+
+
+def test_the_sizes_of_kept_prompts_are_shown():
+    store, queue = PrefixStore(1 << 20), RequestQueue(4, 2)
+    queue.n_tokenizing = 0
+    text = Metrics(queue, queue, prefixes=store).text().decode()
+    assert "edgespec:prompt_cache_memory_bytes 0.0" in text
+    model = ToyModel(lambda tokens: np.full(16, 1 / 16), vocab_size=16, n_ctx=512)
+    cache = TokenCache(model, prefixes=store.of(None))
+    cache.decode([3] * 256, 1)
+    cache.save()
+    text = Metrics(queue, queue, prefixes=store).text().decode()
+    assert "edgespec:prompt_cache_tokens 256.0" in text
+    assert f"edgespec:prompt_cache_memory_bytes {float(store.n_bytes)}" in text
+    assert store.n_bytes > 0
+    assert "prompt_cache_disk_bytes" not in text  # nothing is kept on disk
