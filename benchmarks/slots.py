@@ -4,7 +4,9 @@
 
 All servers run at the same time, and one of them answers at a time. For each number of streams, the
 same questions are asked by that many clients at once: of edgespec plainly and with drafts, of
-llama-server plainly and with each `--spec-type`. Every mode has its turn in every round.
+llama-server plainly and with each `--spec-type`. Every mode has its turn in every round. With
+`--reading N`, one answer is streamed in place of all this while a prompt of N tokens is read, and
+its longest silence is measured.
 """
 
 from __future__ import annotations
@@ -40,11 +42,14 @@ class Mode(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The times of one answer in seconds, its tokens, and the longest silence within it."""
+    """The times of one answer in seconds, its tokens and its prompt's, and the longest silence
+    within it.
+    """
 
     first_s: float
     total_s: float
     n_tokens: int
+    n_prompt: int
     silence_s: float
 
 
@@ -90,7 +95,7 @@ def ask(mode: Mode, question: str, n_tokens: int) -> Answer:
     }  # fmt: skip
     began = last = time.perf_counter()
     first_s = silence_s = 0.0
-    n = 0
+    usage: dict = {}
     with httpx.stream("POST", f"{mode.url}/v1/chat/completions", json=body, timeout=600) as lines:
         for line in lines.iter_lines():
             if not line.startswith("data: {"):
@@ -98,14 +103,15 @@ def ask(mode: Mode, question: str, n_tokens: int) -> Answer:
             data, now = json.loads(line[6:]), time.perf_counter()
             if data.get("error"):
                 sys.exit(f"{mode.name}: {data['error']}")
-            n = (data.get("usage") or {}).get("completion_tokens", n)
+            usage = data.get("usage") or usage
             if any(choice["delta"].get("content") for choice in data["choices"]):
                 if first_s:
                     silence_s = max(silence_s, now - last)
                 else:
                     first_s = now - began
                 last = now
-    return Answer(first_s, time.perf_counter() - began, n, silence_s)
+    n, n_prompt = usage.get("completion_tokens", 0), usage.get("prompt_tokens", 0)
+    return Answer(first_s, time.perf_counter() - began, n, n_prompt, silence_s)
 
 
 def asked_at_once(mode: Mode, questions: list[str], n_tokens: int) -> tuple[float, list[Answer]]:
@@ -122,6 +128,34 @@ def asked_at_once(mode: Mode, questions: list[str], n_tokens: int) -> tuple[floa
     for thread in threads:
         thread.join()
     return time.perf_counter() - began, [answer for answer in answers if answer]
+
+
+def silence(mode: Mode, n_tokens: int) -> dict:
+    """Return the longest silence of a stream while another prompt of `n_tokens` is read, and the
+    seconds to that prompt's first token.
+    """
+    answers: dict[str, Answer] = {}
+    words = ("the", "boat", "and", "a", "house", "by", "old", "water", "people", "came")
+    asked = {
+        "stream": ("Tell a very long story about a harbour and its people.", 400),
+        "reader": (" ".join(random.choices(words, k=n_tokens)), 4),  # about a token each
+    }
+
+    def run(name: str) -> None:
+        question, n = asked[name]
+        answers[name] = ask(mode._replace(fields=mode.fields | {"ignore_eos": True}), question, n)
+
+    threads = {name: threading.Thread(target=run, args=(name,)) for name in asked}
+    threads["stream"].start()
+    time.sleep(1.5)
+    threads["reader"].start()
+    for thread in threads.values():
+        thread.join()
+    return {
+        "longest_silence_ms": round(1e3 * answers["stream"].silence_s),
+        "n_prompt": answers["reader"].n_prompt,
+        "first_token_ms_of_the_reader": round(1e3 * answers["reader"].first_s),
+    }
 
 
 def row_of(groups: list[tuple[float, list[Answer]]]) -> dict:
@@ -169,9 +203,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--spec-type", action="append", default=[], help="of llama-server")
+    parser.add_argument(
+        "--again", action="store_true", help="ask edgespec plainly twice, which shows the noise"
+    )
+    parser.add_argument("--reading", type=int, default=0, metavar="N")
     parser.add_argument("--out", default="")
     args = parser.parse_args()
-    path, n_ctx = common.MODELS / args.model, 2048
+    path, n_ctx = common.MODELS / args.model, max(2048, 2 * args.reading)
     questions = [text for _, _, text in common.spread(args.file)][: args.questions]
     with contextlib.ExitStack() as stack:
         ours = [
@@ -184,6 +222,8 @@ def main() -> None:
             Mode("edgespec plain", url, {"disable_spec_decode": True}),
             Mode("edgespec auto", url, {}),
         ]
+        if args.again:
+            modes.append(Mode("edgespec again", url, {"disable_spec_decode": True}))
         for kind in args.spec_type:
             theirs = [
                 sys.executable, "-m", "benchmarks.llama_server", str(path), "--slots",
@@ -198,7 +238,11 @@ def main() -> None:
                 ask(mode, "Say hello to the world in ten languages.", 24)
         time.sleep(25)
         rows: dict[str, dict] = {}
-        for n in map(int, args.streams.split(",")):
+        for i, mode in enumerate(modes * args.rounds if args.reading else []):
+            name = f"{mode.name}, round {i // len(modes) + 1}"
+            rows[name] = silence(mode, args.reading)
+            print(f"{name:42}", json.dumps(rows[name]), flush=True)
+        for n in () if args.reading else map(int, args.streams.split(",")):
             groups: dict[str, list] = {mode.name: [] for mode in modes}
             for _, start in itertools.product(range(args.rounds), range(0, len(questions), n)):
                 part = questions[start : start + n]
