@@ -219,15 +219,19 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
         path = hub.resolve(reference)
     if path is not None:
         return path
+    companions: list[str] = []
     if not offline:
         hub.need_folder(reference)
         choice = hub.choices(reference)
         if choice:
             reference = choice.reference
             _show_choice(choice)
+            companions = choice.wanted[:-1]
         n_bytes = choice.taken.size if choice else None
         say(f"fetching {announcement(reference, n_bytes)}", err=True)
     with progress_bar() as progress:
+        for companion in companions:  # first: once the model is on disk, nothing is fetched
+            hub.pull(companion, progress=progress)
         return hub.pull(reference, progress=progress, offline=offline)
 
 
@@ -259,6 +263,9 @@ def _show_choice(choice: Choice) -> None:
     if others := [text for model, text in shown.items() if model != choice.taken]:
         another = f"hf:{name(choice.repository.repo)}:{others[-1]}"
         say(f"* is taken; {another} names another one", err=True)
+    if choice.projector:
+        file = f"{name(choice.projector.file)}, {size(choice.projector.size)}"
+        say(f"it sees pictures with {file}, which is fetched too", err=True)
     for head in choice.heads:
         file = name(choice.named(head))
         say(f"a trained head for it: edgespec pull {file}, then -md {file}", err=True)

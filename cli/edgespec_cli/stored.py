@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 import cloup
@@ -11,6 +12,9 @@ from .options import json_option, option
 from .parameters import ModelType
 from .render import confirm, is_terminal, say, say_json, size, table
 
+if TYPE_CHECKING:
+    from edgespec.hub import StoredModel
+
 
 @cloup.command("list", aliases=["ls"])
 @json_option
@@ -18,25 +22,39 @@ def list_(as_json: bool) -> None:
     """List the models on this disk.
 
     These are the models in edgespec's own folder and in the hub's cache. `edgespec models` lists
-    what can be downloaded by name.
+    what can be downloaded by name. A projector, with which a model sees pictures, counts as a part
+    of the model.
     """
     from edgespec import hub
 
     models = hub.stored()
     if as_json:
         rows = [
-            {"name": m.reference, "format": m.format, "size": m.size, "path": str(m.path)}
+            {
+                "name": m.reference,
+                "format": m.format,
+                "size": m.size,
+                "path": str(m.path),
+                "projector": str(m.projectors[0]) if m.projectors else None,
+            }
             for m in models
         ]
         say_json(rows)
     elif models:
         table(
             ("name", "format", "size", "file"),
-            [(m.reference, m.format, size(m.size), hub.label(m.path)) for m in models],
+            [(m.reference, m.format, size(m.size), _files(m)) for m in models],
             drop=("file", "format"),
         )
     if not models:
         say("no model is on this disk yet; `edgespec pull MODEL` fetches one", err=True)
+
+
+def _files(model: StoredModel) -> str:
+    """Return the names of a model's file and of its projector."""
+    from edgespec import hub
+
+    return " + ".join(hub.label(path) for path in (model.path, *model.projectors[:1]))
 
 
 @cloup.command()
@@ -47,7 +65,8 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
 
     MODEL is a name that `edgespec list` shows, or a path. Only models that edgespec downloaded or
     converted are deleted; files in other places stay. What was learned about drafts with the model
-    is deleted too, and so are prompts that it has read and the faster copy of a draft model.
+    is deleted too, and so are prompts that it has read, the faster copy of a draft model, and a
+    projector that no other model uses.
     """
     from edgespec import hub
     from edgespec.decoding.kept import forget_learned

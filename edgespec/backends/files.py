@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +26,10 @@ CHECKPOINTS = (
 """The usual names of a checkpoint's weights; if several are there, the first of them is read."""
 
 _CHECKPOINT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
+_QUANTISATION = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
+)
+_USUAL_BITS = 16  # of a weight, in files whose names do not tell
 _MOST_JSON = 16 << 20  # bytes
 _HASHED = 1 << 20  # bytes
 
@@ -128,6 +132,72 @@ def stem_of(name: str) -> str:
     return os.path.splitext(name)[0] if name.endswith(SUFFIXES) else name
 
 
+def quantisation_of(name: str) -> str:
+    """Return the last quantisation named in the path of a GGUF or a graph, "" if there is none."""
+    names = _QUANTISATION.findall(stem_of(name))
+    return names[-1].upper() if names else ""
+
+
+def is_projector(name: str) -> bool:
+    """Return True for a file named like a projector, the part of a GGUF model that sees."""
+    return bool(re.search(r"mmproj[^/\\]*\.gguf$", name, re.I))
+
+
+def nearest_projectors(model: str, names: Iterable[str]) -> list[str]:
+    """Return the projectors among the files of a repository, the one to use with a model first.
+
+    That is the one with which the model shares the deepest folder; then the one with the most words
+    in common with the model's name; then the one whose bits a weight are nearest to the model's.
+    The paths have slashes.
+    """
+    *folders, stem = _words_of(model)
+
+    def likeness(name: str) -> tuple[int, int, int, str]:
+        *others, words = _words_of(name)
+        least = min(len(folders), len(others))
+        depth = next((i for i in range(least) if folders[i] != others[i]), least)
+        return depth, len(stem & words), -abs(_bits_of(name) - _bits_of(model)), name
+
+    return sorted(filter(is_projector, names), key=likeness, reverse=True)  # F16 before BF16
+
+
+def _words_of(name: str) -> list[set[str]]:
+    """Return the words in each part of a path, without the quantisation in the file's name."""
+    *folders, file = stem_of(name).lower().split("/")
+    return [{each} for each in folders] + [set(re.split("[-_.]", _QUANTISATION.sub("", file)))]
+
+
+def _bits_of(name: str) -> int:
+    digits = re.search(r"\d+", quantisation_of(name))
+    return int(digits[0]) if digits else _USUAL_BITS
+
+
+def projectors(path: Path) -> list[Path]:
+    """Return the projectors on this disk for a model, the one to use first (`nearest_projectors`).
+
+    They lie in the model's folder, or in the hub's cache anywhere in its repository.
+    """
+    if has_folder(path):
+        return []
+    home = _home_in_cache(path)
+    root, pattern = (home, "**/*.gguf") if home else (path.parent, "*.gguf")
+    there = {
+        file.relative_to(root).as_posix(): file
+        for file in kept_files.matching(root, pattern)
+        if os.path.isfile(file)
+    }
+    return [there[name] for name in nearest_projectors(path.relative_to(root).as_posix(), there)]
+
+
+def _home_in_cache(path: Path) -> Path | None:
+    """Return the folder of a file's repository in the hub's cache, None if it lies elsewhere."""
+    for folder in path.parents:
+        of = folder.parent
+        if of.name == "snapshots" and of.parent.name.startswith("models--"):
+            return folder
+    return None
+
+
 def has_folder(path: str | Path) -> bool:
     """Return True if models of this format have a folder each (`Format`)."""
     return format_of(path).has_folder
@@ -221,11 +291,12 @@ def folder_of_neighbours(path: Path) -> Path:
 
 def neighbours(path: Path) -> list[Path]:
     """Return a model and the models next to it: single files, and graphs that are alone in their
-    folders. Heads in folders are left out.
+    folders. Projectors, and heads in folders, are left out.
     """
     around = folder_of_neighbours(path)
     there = kept_files.matching(around, "*")
     folders = [f for f in there if os.path.isdir(f) and not os.path.isfile(f / HEAD)]
     graphs = [onnx_files(folder) for folder in folders]
-    whole = [f for f in single_files(around) if os.path.isfile(f) and parts(f)[0] == f]
+    single = [f for f in single_files(around) if os.path.isfile(f) and not is_projector(f.name)]
+    whole = [f for f in single if parts(f)[0] == f]
     return [*whole, *(found[0] for found in graphs if len(found) == 1)]

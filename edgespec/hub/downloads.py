@@ -33,7 +33,8 @@ def pull(
 ) -> Path:
     """Return the path of a model's file. If it is not on disk yet, fetch and check it first.
 
-    The sources of a file are tried in order. progress: called from this thread, or from threads of
+    A model that a repository's reference names comes with its projector, if there is one. The
+    sources of a file are tried in order. progress: called from this thread, or from threads of
     the hub's client. offline: use no network. token, revision: used for the hub. Raises
     ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each source
     if none worked.
@@ -48,7 +49,10 @@ def pull(
     if offline:
         return _instead(file, _offline(file, str(reference)))
     if isinstance(file, Repository):
-        file = chosen(file, token).taken.model_file(file)
+        choice = chosen(file, token)
+        for companion in choice.wanted[:-1]:
+            pull(companion, progress=progress, token=token)
+        file = choice.taken.model_file(file)
     failures: _Failures = []
     for source in file.sources:
         try:

@@ -22,6 +22,7 @@ from ..backends.files import (
     ANY_SUFFIX,
     SUFFIXES,
     has_folder,
+    is_projector,
     only_graph,
     onnx_files,
     single_files,
@@ -132,7 +133,7 @@ def _refuse_quantisation(text: str, quantisation: str | None) -> None:
 def _missing(text: str, path: Path) -> str:
     """Return the message for a path without a model, which says what else would work."""
     if os.path.isdir(path):
-        inside = ", ".join([p.name for p in single_files(path)][:5])
+        inside = ", ".join([p.name for p in single_files(path) if not is_projector(p.name)][:5])
         remedy = f"name a file: {inside}" if inside else "there is no .gguf file in it either"
         if os.path.isfile(path / "config.json") and not inside:
             remedy += (

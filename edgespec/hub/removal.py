@@ -11,7 +11,7 @@ from ..errors import ModelNotFound
 from . import hub_client
 from .references import resolve
 from .storage import models_dir
-from .store import StoredModel, stored
+from .store import StoredModel, all_files, stored
 
 
 def find(reference: str) -> StoredModel:
@@ -26,7 +26,7 @@ def find(reference: str) -> StoredModel:
         others = [m.reference for m in there if m.reference.partition(":")[0] == reference]
         instead = f"; there is {', '.join(others)}" if others else ""
         raise ModelNotFound(f"{reference!r} is not on this disk{instead}")
-    for model in there:
+    for model in all_files():
         if _place(model.path) == _place(path):
             return _ours(model)
     raise _yours(path)
@@ -64,9 +64,10 @@ def remove(model: StoredModel) -> int:
 
     In edgespec's own folder, the model's folder is deleted as well, unless another ONNX graph is
     left in it; a head's folder is always deleted. In the hub's cache, the model's files are
-    deleted, but not content that another revision shares.
+    deleted, but not content that another revision shares. A projector is deleted with the last
+    model that uses it.
     """
-    files = parts(model.path)
+    files = [*parts(model.path), *_unused_without(model)]
     if not model.path.is_relative_to(models_dir()):
         return sum(map(_unlink, files))
     folder = models_dir() / model.path.relative_to(models_dir()).parts[0]
@@ -80,6 +81,17 @@ def remove(model: StoredModel) -> int:
         for path in files:
             path.unlink()
     return freed
+
+
+def _unused_without(model: StoredModel) -> list[Path]:
+    """Return the projectors that no model uses once this one is deleted: its own, if it is no other
+    model's, and all near it if no other model is near them.
+    """
+    others = [other.projectors for other in stored() if other.path != model.path]
+    if not any(set(model.projectors) & set(theirs) for theirs in others):
+        return list(model.projectors)
+    used = {path for theirs in others for path in theirs[:1]}
+    return [path for path in model.projectors[:1] if path not in used]
 
 
 def _unlink(path: Path) -> int:

@@ -6,17 +6,19 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..backends.files import has_folder, split_parts, stem_of
+from ..backends.files import (
+    has_folder,
+    nearest_projectors,
+    quantisation_of,
+    split_parts,
+)
 from ..errors import ModelNotFound
 from . import hub_client
 from .catalogue import HubSource, ModelFile
 
 PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0")
 
-_QUANTISATION = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
-)
-_NO_MODELS = re.compile(  # vision encoders, statistics for quantising, heads not supported here
+_NO_MODELS = re.compile(  # projectors, statistics for quantising, heads not supported here
     r"mmproj|imatrix|(?:^|/)dspark-", re.I
 )
 _HEAD = re.compile(r"(?:^|/)(?:mtp|eagle\d?|dflash)-[^/]*\.gguf$", re.I)  # next to its target
@@ -39,7 +41,9 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFile:
-    """A GGUF model of a repository. file: its path, or the path of its first part. size: bytes."""
+    """A GGUF of a repository: a model or its projector. file: its path, or the path of its first
+    part. size: bytes.
+    """
 
     file: str
     quantisation: str
@@ -55,18 +59,27 @@ class RepositoryFile:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The models of a repository, smallest first, and the one that is taken. heads: the paths of
-    trained heads for these models, which are separate files.
+    trained heads for these models, which are separate files. projector: the file with which the
+    taken model sees pictures, None if the repository has none for it.
     """
 
     repository: Repository
     models: list[RepositoryFile]
     taken: RepositoryFile
     heads: list[str]
+    projector: RepositoryFile | None = None
 
     @property
     def reference(self) -> str:
         """The hf: reference of the taken file."""
         return self.named(self.taken.file)
+
+    @property
+    def wanted(self) -> list[str]:
+        """The hf: references of the files to fetch. The model comes last: once it is on disk, its
+        projector is too.
+        """
+        return [*([self.named(self.projector.file)] if self.projector else ()), self.reference]
 
     def named(self, file: str) -> str:
         """Return the hf: reference of a file of the repository."""
@@ -83,7 +96,14 @@ def chosen(repository: Repository, token: str | None = None) -> Choice:
     sizes = hub_client.sizes(repository.repo, repository.revision, token)
     models = _models_of(repository, sizes)
     heads = sorted(name for name in sizes if _HEAD.search(name))
-    return Choice(repository, models, choose(models, repository), heads)
+    taken = choose(models, repository)
+    return Choice(repository, models, taken, heads, _projector_of(taken, sizes))
+
+
+def _projector_of(model: RepositoryFile, sizes: Mapping[str, int]) -> RepositoryFile | None:
+    for name in nearest_projectors(model.file, sizes):
+        return RepositoryFile(name, quantisation_of(name), sizes[name])
+    return None
 
 
 def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[RepositoryFile]:
@@ -118,12 +138,6 @@ def models_in(sizes: Mapping[str, int]) -> list[RepositoryFile]:
 def is_model(name: str) -> bool:
     """Return True for a GGUF that is a model, not a head or another companion of a model."""
     return name.lower().endswith(".gguf") and not (_NO_MODELS.search(name) or _HEAD.search(name))
-
-
-def quantisation_of(name: str) -> str:
-    """Return the last quantisation named in the path of a GGUF or a graph, "" if there is none."""
-    names = _QUANTISATION.findall(stem_of(name))
-    return names[-1].upper() if names else ""
 
 
 def choose(found: Iterable[RepositoryFile], repository: Repository) -> RepositoryFile:

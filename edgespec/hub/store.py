@@ -17,6 +17,8 @@ from ..backends.files import (
     label,
     only_graph,
     parts,
+    projectors,
+    quantisation_of,
     single_files,
     size_of,
     split_parts,
@@ -24,7 +26,7 @@ from ..backends.files import (
 from ..errors import ModelNotFound
 from . import catalogue, hub_client
 from .catalogue import HubSource
-from .repositories import Repository, RepositoryFile, choose, is_model, quantisation_of
+from .repositories import Repository, RepositoryFile, choose, is_model
 from .storage import models_dir
 
 
@@ -33,13 +35,15 @@ class StoredModel:
     """A model that was fetched or converted.
 
     reference: the name by which a user loads it. quantisation: "" if neither the catalogue nor the
-    file name tells it. size: bytes.
+    file name tells it. size: bytes, with those of its projector. projectors: the files with which
+    it can see pictures, the one that is used first.
     """
 
     reference: str
     path: Path
     quantisation: str
     size: int
+    projectors: tuple[Path, ...] = ()
 
     @property
     def format(self) -> str:
@@ -49,7 +53,16 @@ class StoredModel:
 
 
 def stored() -> list[StoredModel]:
-    """Return the complete models on this disk, sorted by reference. No network is used."""
+    """Return the complete models on this disk, sorted by reference. A projector counts as a part of
+    its models, and is listed by itself only if there is none. No network is used.
+    """
+    found = all_files()
+    parts_of_others = {path for model in found for path in model.projectors}
+    return [model for model in found if model.path not in parts_of_others]
+
+
+def all_files() -> list[StoredModel]:
+    """Return the complete models, heads and projectors on this disk, sorted by reference."""
     by_path = {model.path: model for model in (*_own(), *_cached())}
     return sorted(by_path.values(), key=lambda model: model.reference)
 
@@ -119,7 +132,9 @@ def _cached() -> Iterator[StoredModel]:
 
 
 def _model(name: str, path: Path, quantisation: str) -> StoredModel:
-    return StoredModel(name, path, quantisation or quantisation_of(label(path)), size_of(path))
+    seen_with = tuple(projectors(path)) if is_model(path.name) else ()
+    size = sum(map(size_of, (path, *seen_with[:1])))
+    return StoredModel(name, path, quantisation or quantisation_of(label(path)), size, seen_with)
 
 
 def _is_whole(path: Path) -> bool:

@@ -21,7 +21,6 @@ from ..config import EngineConfig
 from ..costs.profiles import Entry, keep, kept
 from ..decoding.kept import draft_gain
 from ..errors import EdgeSpecError
-from ..hub.repositories import quantisation_of
 from .models import Reference, has_own_head, is_head, is_installed
 from .trained import NOTE as TRAINED
 from .trained import trained_for
@@ -200,7 +199,7 @@ def _sidecars(path: Path) -> list[Path]:
 
 def _plain(stem: str) -> str:
     """Return the name of a file in lower case and without its quantisation."""
-    quantisation = quantisation_of(f"{stem}.gguf")
+    quantisation = files.quantisation_of(f"{stem}.gguf")
     return stem.lower().removesuffix(quantisation.lower()).rstrip("-._")
 
 

@@ -174,7 +174,13 @@ def test_models_on_disk_are_listed(edgespec_cli, stored):
         assert title.split() == ["name", "format", "size", "file"]
         assert row.split() == [str(stored), "GGUF", "Q8_0", "2.0", "kB", "mine-Q8_0.gguf"]
     assert json.loads(edgespec_cli("list", "--json").stdout) == [
-        {"name": str(stored), "format": "GGUF Q8_0", "size": 2000, "path": str(stored)}
+        {
+            "name": str(stored),
+            "format": "GGUF Q8_0",
+            "size": 2000,
+            "path": str(stored),
+            "projector": None,
+        }
     ]
     stored.unlink()
     empty = edgespec_cli("list")

@@ -187,7 +187,7 @@ def test_models_without_eyes_say_why(tiny, tmp_path):
     toy = edgespec.ToyModel(lambda _: np.ones(4) / 4, vocab_size=4)
     blind = tiny_models.write(tmp_path, "llama", 2)
     for engine, why in (
-        (edgespec.load(blind, draft=None, n_ctx=256), "no mmproj file next to it"),
+        (edgespec.load(blind, draft=None, n_ctx=256), "there is no mmproj-….gguf in"),
         (edgespec.assemble(toy, edgespec.ToyTokenizer("abcd")), "this model reads text alone"),
     ):
         with engine, pytest.raises(ConfigError, match=why):
@@ -291,7 +291,7 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
     refused = said("run", *model, "--image", "no.png", "hi", code=2)
     assert "no.png cannot be read" in refused.stderr
     blind = said("run", *model, "--mmproj", "none", "--image", "red.png", "hi", code=2)
-    assert "reads text alone" in blind.stderr
+    assert "reads text alone: its projector is left out, because mmproj is none" in blind.stderr
 
 
 @pytest.mark.model

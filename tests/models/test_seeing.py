@@ -296,7 +296,7 @@ def test_the_projector_next_to_a_model_is_used_and_none_reads_text_alone(tmp_pat
             projector_files.write(tmp_path / "mmproj-x.gguf", "mlp")
         model = llama_cpp.LlamaCppModel(text, settings(""))
         assert bool(model.eyes) is sees
-        assert sees or "no mmproj file" in model.why_blind
+        assert sees or "no mmproj-….gguf in" in model.why_blind
         model.close()
     model = llama_cpp.LlamaCppModel(text, settings("none"))
     assert model.eyes is None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ...device import fast_cores
 from ...errors import ConfigError, EdgeSpecError
 from ...types import Abort, Outputs
+from .. import files
 from ..base import share_on_gpu
 from ..chunks import chunk_ends
 from ..tiles import Tile
@@ -38,7 +39,7 @@ class Seeing(Tappable):
         `LlamaCppEyes`, and ConfigError if the context is too short for a tile.
         """
         path, is_named = self._projector()
-        self.why_blind = f"{self.path.name} reads text alone: there is no mmproj file next to it"
+        self.why_blind = f"{self.path.name} reads text alone: {self._lacks()}"
         if path is None:
             return
         try:
@@ -57,7 +58,18 @@ class Seeing(Tappable):
         named = self.config.mmproj
         if named == projectors.NONE:
             return None, True
-        return (Path(named), True) if named else (projectors.beside(self.path), False)
+        if named:
+            return Path(named), True
+        return next(iter(files.projectors(self.path)), None), False
+
+    def _lacks(self) -> str:
+        """Return why a model has no projector."""
+        if self.config.mmproj == projectors.NONE:
+            return "its projector is left out, because mmproj is none"
+        return (
+            f"there is no mmproj-….gguf in {self.path.parent}; if one was published with the "
+            "model, fetch it into that folder, or name it as mmproj"
+        )
 
     def _opened(self, path: Path) -> LlamaCppEyes:
         if is_fork():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgespec import ConfigError, ModelError, TruncatedModel
+from edgespec.backends import files
 from tests.helpers import libllama, projector_files
 from tests.helpers.gguf_files import BOOL, FLOAT32, STRING, UINT32, gguf_bytes
 from tests.helpers.projector_files import KINDS
@@ -93,7 +94,26 @@ def test_a_kind_that_was_never_tried_is_left_to_the_engine(tmp_path, caplog):
 
 def test_of_several_files_the_one_with_the_models_words_is_taken(tmp_path):
     model = tmp_path / "SmolVLM-256M-Instruct-Q8_0.gguf"
-    assert projectors.beside(model) is None
+    assert files.projectors(model) == []
     for name in ("mmproj-gemma-3-4b-f16.gguf", "mmproj-SmolVLM-256M-Instruct-f16.gguf"):
         (tmp_path / name).touch()
-    assert projectors.beside(model).name == "mmproj-SmolVLM-256M-Instruct-f16.gguf"
+    assert files.projectors(model)[0].name == "mmproj-SmolVLM-256M-Instruct-f16.gguf"
+    model.touch()
+    assert files.neighbours(model) == [model]  # none of them may draft
+
+
+def test_in_the_hubs_cache_a_projector_is_found_in_the_whole_repository(tmp_path):
+    home = tmp_path / "models--org--m" / "snapshots" / "abc"
+    for name in ("Q4_0/m.gguf", "Q8_0/m.gguf", "Q8_0/mmproj.gguf", "mmproj-F16.gguf"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch()
+    (other := home.parent / "def" / "mmproj.gguf").parent.mkdir()
+    other.touch()
+    mine = [home / "Q8_0/mmproj.gguf", home / "mmproj-F16.gguf"]
+    assert files.projectors(home / "Q8_0/m.gguf") == mine
+    assert files.projectors(home / "Q4_0/m.gguf")[0].parent in (home, home / "Q8_0")
+    elsewhere = tmp_path / "snapshots" / "Q4_0" / "m.gguf"
+    elsewhere.parent.mkdir(parents=True)
+    (elsewhere.parent / "deeper").mkdir()
+    (elsewhere.parent / "deeper" / "mmproj.gguf").touch()
+    assert files.projectors(elsewhere) == []

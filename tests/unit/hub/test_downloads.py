@@ -432,6 +432,7 @@ def test_a_graph_by_its_name_in_the_catalogue(server: Hub, environment: Path) ->
     assert own["path"] == str(made)
 
 
+EYES = len(b"GGUF of a vision encoder")
 QUANTISED = {
     "README.md": b"#",
     "mmproj-Q4_K_M.gguf": b"GGUF of a vision encoder",
@@ -456,9 +457,57 @@ def test_a_repository_gives_its_sensible_model_and_tags_name_another(server: Hub
     assert again["path"] == offline["path"] == got["path"]
     assert Path(q8["path"]).read_bytes() == b"GGUF8888"
     assert listing["stored"] == [
-        ["hf:org/toy/split/toy-Q4_K_M-00001-of-00002.gguf", "GGUF Q4_K_M", 19],
-        ["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8],
+        ["hf:org/toy/split/toy-Q4_K_M-00001-of-00002.gguf", "GGUF Q4_K_M", 19 + EYES],
+        ["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8 + EYES],
     ]
+
+
+def test_a_projector_comes_with_its_model_and_goes_with_the_last_one(server: Hub) -> None:
+    server.files = {**QUANTISED, "split/mmproj-F16.gguf": b"GGUF of 16 bits"}
+    got, both, first, left_over, second, nothing = edgespec_process(
+        ("pull", "hf:org/toy"), ("pull", "hf:org/toy:q8"), ("remove", "hf:org/toy:Q4_K_M"),
+        ("stored", None), ("remove", "hf:org/toy"), ("stored", None)
+    )  # fmt: skip
+    folder = Path(got["path"]).parent
+    assert next(what for what, *_ in got["seen"]) == "fetching mmproj-F16.gguf"
+    assert next(what for what, *_ in both["seen"]) == "fetching mmproj-Q4_K_M.gguf"
+    assert first["freed"] == 19 + len(b"GGUF of 16 bits")
+    assert left_over["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8 + EYES]]
+    assert (second["freed"], nothing["stored"]) == (8 + EYES, [])
+    assert [path for path in left(folder.parents[2]) if path.endswith(".gguf")] == []
+    assert sum("/api/" in request.path for request in server.requests) == 2  # one a pull
+
+
+def test_a_model_without_a_projector_costs_no_request_more(server: Hub) -> None:
+    server.files = {"toy-Q8_0.gguf": b"GGUF8888"}
+    edgespec_process(("pull", "hf:org/toy"))
+    listed = [request.path for request in server.requests if "toy-Q8_0.gguf" not in request.path]
+    assert [path.partition("?")[0] for path in listed] == ["/api/models/org/toy/revision/main"]
+
+
+def test_a_projector_that_was_fetched_alone_is_listed_and_removed(server: Hub) -> None:
+    server.files = dict(QUANTISED)
+    name = "hf:org/toy/mmproj-Q4_K_M.gguf"
+    _, alone, _, part, freed, after = edgespec_process(
+        ("pull", name), ("stored", None), ("pull", "hf:org/toy/toy-Q8_0.gguf"), ("stored", None),
+        ("remove", name), ("stored", None)
+    )  # fmt: skip
+    assert alone["stored"] == [[name, "GGUF Q4_K_M", EYES]]
+    assert part["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8 + EYES]]
+    assert freed["freed"] == EYES
+    assert after["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8]]
+
+
+@MORE
+def test_a_projector_that_breaks_off_leaves_no_model_without_it(server: Hub) -> None:
+    server.files = dict(QUANTISED)
+    server.corrupt = True
+    failed, missing, listed = edgespec_process(
+        ("pull", "hf:org/toy"), ("resolve", "hf:org/toy"), ("stored", None)
+    )
+    assert failed["error"] == "DownloadError"
+    assert "mmproj-Q4_K_M.gguf of the hub" in failed["message"]
+    assert (missing["path"], listed["stored"]) == (None, [])
 
 
 @MORE
@@ -560,7 +609,7 @@ def test_removing_a_model_of_the_hub_frees_its_bytes_and_spares_other_revisions(
     )
     assert (Path(first["path"]).exists(), freed["freed"], after["path"]) == (False, 8, None)
     (split, freed) = edgespec_process(("pull", "hf:org/toy"), ("remove", "hf:org/toy"))
-    assert freed["freed"] == 19
+    assert freed["freed"] == 19 + EYES
     assert [path for path in left(Path(split["path"]).parents[4]) if "Q4" in path] == []
 
 

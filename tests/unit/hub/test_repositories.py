@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from edgespec.backends.files import quantisation_of
 from edgespec.errors import ModelNotFound
 from edgespec.hub import hub_client
-from edgespec.hub.repositories import Repository, choose, chosen, models_in, quantisation_of
+from edgespec.hub.repositories import Repository, choose, chosen, models_in
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,30 @@ def test_heads_beside_a_model_are_told_and_never_taken_for_it(monkeypatch) -> No
     assert choice.reference == "hf:org/m/gemma-4-12B-it-Q4_K_M.gguf"
     assert [head.partition("-")[0] for head in choice.heads] == ["dflash", "eagle3", "mtp"]
     assert choice.named(choice.heads[1]) == "hf:org/m/eagle3-gemma-4-12B-it-Q8_0.gguf"
+    assert choice.wanted == ["hf:org/m/mmproj-gemma-4-12B-it-Q8_0.gguf", choice.reference]
+
+
+@pytest.mark.parametrize(
+    ("model", "there", "taken"),
+    [
+        ("m-Q4_K_M.gguf", "mmproj-F32.gguf mmproj-BF16.gguf mmproj-F16.gguf", "mmproj-F16.gguf"),
+        ("m-Q4_K_M.gguf", "mmproj-F16.gguf mmproj-Q8_0.gguf", "mmproj-Q8_0.gguf"),
+        ("m-BF16.gguf", "mmproj-m-Q8_0.gguf mmproj-m-f32.gguf mmproj-m.gguf", "mmproj-m.gguf"),
+        ("v-2B-Q8_0.gguf", "mmproj-v-7B-Q8_0.gguf mmproj-v-2B-f16.gguf", "mmproj-v-2B-f16.gguf"),
+        ("a/m-Q8_0.gguf", "mmproj-Q8_0.gguf b/mmproj-Q8_0.gguf a/mmproj-F32.gguf",
+         "a/mmproj-F32.gguf"),
+        ("a/Q8_0/m-Q8_0.gguf", "mmproj-Q8_0.gguf a/mmproj-F32.gguf", "a/mmproj-F32.gguf"),
+        ("a/m-Q8_0.gguf", "eyes/MMPROJ-m-F16.GGUF", "eyes/MMPROJ-m-F16.GGUF"),
+        ("m-Q8_0.gguf", "m-mmproj-f16.gguf.md mmproj.txt mmproj/README.gguf", ""),
+    ],
+)  # fmt: skip
+def test_the_projector_of_the_deepest_folder_the_name_and_the_nearest_bits(
+    monkeypatch, model: str, there: str, taken: str
+) -> None:
+    sizes = {name: 10 + i for i, name in enumerate([model, *there.split()])}
+    monkeypatch.setattr(hub_client, "sizes", lambda *args: sizes)
+    choice = chosen(Repository("org/m"))
+    assert choice.taken.file == model
+    projector = choice.projector
+    assert (projector.file if projector else "") == taken
+    assert projector is None or projector.size == sizes[taken]
