@@ -62,7 +62,14 @@ if TYPE_CHECKING:
     from .measure.findings import Finding
     from .measure.formats import Format
     from .measure.head_inspection import HeadFacts, inspect_head
-    from .measure.inspection import DraftFit, ModelInfo, fitting_drafts, inspect
+    from .measure.inspection import (
+        DraftFit,
+        ModelInfo,
+        ProjectorFacts,
+        fitting_drafts,
+        inspect,
+        inspect_projector,
+    )
     from .measure.results import Candidate, Choice, Tuning
     from .measure.tuning import forget, tune
     from .pictures import Picture, picture
@@ -125,6 +132,7 @@ __all__ = [
     "Outputs",
     "Part",
     "Picture",
+    "ProjectorFacts",
     "RemoteConfig",
     "RepetitionDetection",
     "RequestStatus",
@@ -165,6 +173,7 @@ __all__ = [
     "hub",
     "inspect",
     "inspect_head",
+    "inspect_projector",
     "load",
     "picture",
     "plan_training",
@@ -194,7 +203,14 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.findings": ("Finding",),
     "measure.formats": ("Format",),
     "measure.head_inspection": ("HeadFacts", "inspect_head"),
-    "measure.inspection": ("DraftFit", "ModelInfo", "fitting_drafts", "inspect"),
+    "measure.inspection": (
+        "DraftFit",
+        "ModelInfo",
+        "ProjectorFacts",
+        "fitting_drafts",
+        "inspect",
+        "inspect_projector",
+    ),
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
     "pictures": ("Picture", "picture"),

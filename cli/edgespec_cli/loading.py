@@ -231,7 +231,7 @@ def fetched(reference: str, *, offline: bool = False) -> Path:
         say(f"fetching {announcement(reference, n_bytes)}", err=True)
     with progress_bar() as progress:
         for companion in companions:  # first: once the model is on disk, nothing is fetched
-            hub.pull(companion, progress=progress)
+            hub.pull(companion, progress=progress, offline=offline)
         return hub.pull(reference, progress=progress, offline=offline)
 
 

@@ -169,15 +169,18 @@ def _text(path: Path | None) -> str | None:
 @click.argument("reference", type=ModelType())
 @json_option
 def inspect(reference: str, as_json: bool) -> None:
-    """Show facts about a model or a trained head.
+    """Show facts about a model, a trained head or a projector.
 
-    The facts include the memory that it needs. For a model, they include which of the models on
-    this disk can draft for it.
+    The facts include the memory that it needs. For a model, they include what it sees pictures with
+    and which of the models on this disk can draft for it.
     """
     import edgespec
 
     if _is_head(reference):
         _show_head(reference, as_json)
+        return
+    if _is_projector(reference):
+        _show_projector(reference, as_json)
         return
     info = edgespec.inspect(reference)
     drafts = edgespec.fitting_drafts(reference)
@@ -201,6 +204,30 @@ def _is_head(reference: str) -> bool:
     from edgespec.loading.models import is_head, model_path
 
     return is_head(model_path(reference))
+
+
+def _is_projector(reference: str) -> bool:
+    from edgespec import backends
+    from edgespec.loading.models import model_path
+
+    path = model_path(reference)
+    return backends.of(path).projector_facts(path) is not None
+
+
+def _show_projector(reference: str, as_json: bool) -> None:
+    import edgespec
+    from edgespec.backends.projectors import tokens_in_words
+
+    facts = edgespec.inspect_projector(reference)
+    if as_json:
+        say_json(facts.to_dict())
+        return
+    say(f"{'file':<14}{facts.path}")
+    say(f"{'kind':<14}projector ({facts.kind}), with which a model sees pictures")
+    say(f"{'size':<14}{size(facts.size)}")
+    say(f"{'tokens':<14}{tokens_in_words(facts.most_tokens)}")
+    if facts.width:
+        say(f"{'target':<14}a model that reads embeddings of {facts.width} numbers")
 
 
 def _show_head(reference: str, as_json: bool) -> None:
@@ -232,6 +259,10 @@ def _facts(info: edgespec.ModelInfo, entry: Entry | None) -> list[tuple[str, str
         ("chat template", "yes" if info.has_chat_template else "no (ChatML is used)"),
     ]
     facts += [(name, value) for name, value in info.engine.items()]
+    if info.projector:
+        facts.append(("pictures", f"{info.projector.in_words()}, {size(info.projector.size)}"))
+    elif info.why_blind:
+        facts.append(("pictures", f"none: {info.why_blind}"))
     if entry:
         facts[3:3] = [("parameters", count(entry.parameters)), ("licence", licence(entry))]
     return facts

@@ -23,6 +23,7 @@ from ..types import Abort, Outputs
 from .features import Features
 from .heads import FINAL as FINAL
 from .heads import KINDS, HeadFacts, Kind, TargetSizes
+from .projectors import ProjectorFacts
 from .tiles import Tile
 
 Buffer = bytes | bytearray | memoryview
@@ -58,7 +59,13 @@ class Capabilities:
 
 
 class Eyes(ABC):
-    """The part of a model that sees. It may be used by several threads."""
+    """The part of a model that sees. It may be used by several threads.
+
+    most_tokens: the most tokens of a picture without those around its tiles, 0 if that is not
+    known.
+    """
+
+    most_tokens: int = 0
 
     @abstractmethod
     def read(self, picture: Picture, owner: str = "") -> list[int]:
@@ -580,6 +587,11 @@ class Backend(Protocol):
     def is_head(self, path: Path) -> bool:
         """Return True if a file is a head and not a complete model. Raises ModelError or a
         subclass.
+        """
+
+    def projector_facts(self, path: Path) -> ProjectorFacts | None:
+        """Return the description of a projector; None for a file that is something else. Raises
+        ModelError or a subclass, and ConfigError for a projector that does not see.
         """
 
     def has_own_head(self, path: Path) -> bool:

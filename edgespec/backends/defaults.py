@@ -10,6 +10,7 @@ from ..config import EngineConfig
 from ..errors import ModelError
 from .base import FileHead, FileModel
 from .heads import HeadFacts
+from .projectors import ProjectorFacts
 
 
 def gpus(config: EngineConfig) -> list[str]:
@@ -35,6 +36,11 @@ def has_own_head(path: Path) -> bool:
 def head_facts(path: Path) -> HeadFacts:
     """Raise ModelError: the format has no heads."""
     raise ModelError(f"{path} is no head; its format has none")
+
+
+def projector_facts(path: Path) -> ProjectorFacts | None:
+    """Return None: the format has no projectors."""
+    return None
 
 
 def open_head(path: Path, config: EngineConfig, target: FileModel) -> FileHead:

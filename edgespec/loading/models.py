@@ -50,9 +50,11 @@ def is_installed(path: Path) -> bool:
 
 def open_model(path: Path, config: EngineConfig) -> FileModel:
     """Open a model's file with its engine. Raises EngineMissing, ModelError and its subclasses;
-    ConfigError for a priority that is not permitted, for a trained head, and for a model that the
-    library of this process must not evaluate.
+    ConfigError for a priority that is not permitted, for a trained head or a projector, and for a
+    model that the library of this process must not evaluate.
     """
+    if files.is_projector(path.name):
+        refuse_projector(path)
     refuse_head(path)
     library.check(path, config)
     set_priority(config.prio)
@@ -74,6 +76,15 @@ def has_own_head(path: Path) -> bool:
         return backend.has_own_head(path)
     except ModelError:
         return False
+
+
+def refuse_projector(path: Path) -> None:
+    """Raise ConfigError if a file is a projector: a model is needed here."""
+    if backends.of(path).projector_facts(path):
+        raise ConfigError(
+            f"{files.label(path)} is a projector, with which a model sees pictures: name that "
+            "model (-m); the projector is found in its folder, or named as mmproj"
+        )
 
 
 def refuse_head(path: Path) -> None:

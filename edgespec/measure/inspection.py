@@ -10,10 +10,11 @@ from typing import Any
 from .. import backends, hub
 from ..backends import files
 from ..backends.base import Vocabulary
+from ..backends.projectors import ProjectorFacts as ProjectorFacts
 from ..drafters.vocabulary import check_vocabulary
-from ..errors import EdgeSpecError, VocabularyMismatch
+from ..errors import ConfigError, EdgeSpecError, VocabularyMismatch
 from ..loading import companions
-from ..loading.models import is_head, model_path, refuse_head
+from ..loading.models import is_head, model_path, refuse_head, refuse_projector
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -29,7 +30,9 @@ class ModelInfo:
     """The facts about a GGUF or an ONNX graph. Sizes are in bytes.
 
     n_head_kv: the number of KV heads in the layer that has most. kv_element_size: bytes of an
-    element of the KV cache (f16 for a GGUF by default). engine: how the model runs on this device,
+    element of the KV cache (f16 for a GGUF by default). projector: what it sees pictures with, None
+    if it reads text alone; why_blind then says what is wrong with its projector, if it has one.
+    engine: how the model runs on this device,
     {} if that cannot be known from the file alone.
     """
 
@@ -47,6 +50,8 @@ class ModelInfo:
     has_chat_template: bool
     kv_element_size: int = 2
     engine: dict[str, str] = field(default_factory=dict)
+    projector: ProjectorFacts | None = None
+    why_blind: str = ""
 
     def kv_bytes(self, n_ctx: int) -> int:
         """Return the bytes of a KV cache of `n_ctx` tokens.
@@ -57,13 +62,18 @@ class ModelInfo:
         return self.kv_element_size * n_ctx * self.n_layer * self.n_head_kv * head
 
     def memory(self, n_ctx: int) -> int:
-        """Return the bytes that running the model needs: weights, KV cache and work space."""
-        return self.file_size + self.kv_bytes(n_ctx) + hub.WORK_SPACE
+        """Return the bytes that running the model needs: weights, with those of its projector, KV
+        cache and work space.
+        """
+        weights = self.file_size + (self.projector.size if self.projector else 0)
+        return weights + self.kv_bytes(n_ctx) + hub.WORK_SPACE
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as data for JSON, with the size of the KV cache for some contexts."""
         contexts = sorted({min(n, self.n_ctx_train) for n in (2048, 8192, 32768)})
-        return asdict(self) | {"kv_bytes": {str(n): self.kv_bytes(n) for n in contexts}}
+        projector = self.projector.to_dict() if self.projector else None
+        kv_bytes = {str(n): self.kv_bytes(n) for n in contexts}
+        return asdict(self) | {"projector": projector, "kv_bytes": kv_bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +85,15 @@ class DraftFit:
     why: str
 
 
-def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
-    """Return the facts about a model file.
+def inspect(reference: str | os.PathLike[str], mmproj: str = "") -> ModelInfo:
+    """Return the facts about a model file. mmproj: as in `load`.
 
     Only the header and the vocabulary of a GGUF are read, not its weights; an ONNX graph is loaded.
-    Raises ModelError or a subclass, and ConfigError for a trained head.
+    Raises ModelError or a subclass, and ConfigError for a trained head and for a projector.
     """
     path = model_path(reference)
     refuse_head(path)
+    refuse_projector(path)
     metadata = backends.of(path).inspect_metadata(path)
 
     def number(key: str, default: int = 0) -> int:
@@ -92,6 +103,9 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
     n_head = number("attention.head_count", 1)
     head_dim = number("embedding_length") // max(1, n_head)  # recurrent models have no heads
     ftype = number("general.file_type", -1)
+    projector, why_blind = _projector(
+        path, mmproj, number("embedding_length") * (1 + number("n_deepstack_layers"))
+    )
     return ModelInfo(
         path=str(path),
         architecture=metadata.get("general.architecture", "unknown"),
@@ -112,7 +126,37 @@ def inspect(reference: str | os.PathLike[str]) -> ModelInfo:
             for key, value in metadata.items()
             if key.startswith("engine.")
         },
+        projector=projector,
+        why_blind=why_blind,
     )
+
+
+def inspect_projector(reference: str | os.PathLike[str]) -> ProjectorFacts:
+    """Return the facts that the header of a projector (mmproj) states; nothing is loaded.
+
+    Raises ModelError or a subclass, and ConfigError if the reference is something else.
+    """
+    path = model_path(reference)
+    if facts := backends.of(path).projector_facts(path):
+        return facts
+    raise ConfigError(f"{files.label(path)} is no projector; use inspect() or inspect_head()")
+
+
+def _projector(path: Path, mmproj: str, width: int) -> tuple[ProjectorFacts | None, str]:
+    """Return what a model sees with, or else what is wrong with its projector, "" if it has none.
+    width: the count of numbers in an embedding that the model reads.
+    """
+    there = [Path(mmproj)] if mmproj else files.projectors(path)
+    if mmproj == "none" or not there:
+        return None, ""
+    try:
+        facts = backends.of(path).projector_facts(there[0])
+    except EdgeSpecError as error:
+        return None, str(error)
+    if facts is None or facts.width not in (0, width):
+        made = f"makes embeddings of {facts.width} numbers" if facts else "is no projector"
+        return None, f"{there[0].name} {made}, this model reads {width}"
+    return facts, ""
 
 
 def fitting_drafts(reference: str | os.PathLike[str]) -> list[DraftFit]:

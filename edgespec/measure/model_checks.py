@@ -51,7 +51,7 @@ def check_model(
     """
     tune = command("tune", model, draft)
     try:
-        info = inspect(model)
+        info = inspect(model, config.mmproj)
         yield _check_file(info)
         yield from _check_known(Path(info.path), budget)
         yield from check_size(info, config, available_memory())
@@ -65,6 +65,7 @@ def check_model(
         return
     try:
         yield _check_placement(target)
+        yield check_pictures(info, target)
         yield from check_single_tokens(target)
         if target.capabilities.threads:
             yield _check_threads(target, budget.part(_THREADS_S), tune, busy)
@@ -107,17 +108,20 @@ def _check_known(path: Path, budget: Budget) -> Iterator[Finding]:
 
 
 def check_size(info: ModelInfo, config: EngineConfig, free: int) -> Iterator[Finding]:
-    """Yield a finding if the weights and the KV cache hardly fit into memory. free: bytes."""
+    """Yield a finding if the weights and the KV cache hardly fit into memory, and for a model that
+    sees pictures in any case. free: bytes.
+    """
     n_ctx = config.n_ctx or min(info.n_ctx_train, hub.N_CTX)
     needed = info.memory(n_ctx)
+    what = "the model and its projector" if info.projector else "the model"
+    text = f"{what} with a context of {n_ctx}: about {gib(needed)} needed, {gib(free)} free"
     if free < 1.2 * needed:
         quantised = "" if info.engine else "a quantised cache (-ctk q8_0 -ctv q8_0 -fa on) "
-        yield Finding(
-            "problem" if free < needed else "note",
-            "memory",
-            f"the model with a context of {n_ctx} needs about {gib(needed)}, {gib(free)} are free",
-            f"take a smaller context (-c), {quantised}or a smaller file",
-        )
+        blind = "no pictures (--mmproj none) " if info.projector else ""
+        remedy = f"take a smaller context (-c), {quantised}{blind}or a smaller file"
+        yield Finding("problem" if free < needed else "note", "memory", text, remedy)
+    elif info.projector:
+        yield Finding("ok", "memory", text)
 
 
 def _check_placement(model: FileModel) -> Finding:
@@ -126,6 +130,18 @@ def _check_placement(model: FileModel) -> Finding:
         remedy = "free memory on the GPU, or take a smaller context or quantisation"
         return Finding("note", "placement", f"not all layers are on the GPU: {went}", remedy)
     return Finding("ok", "placement", went)
+
+
+def check_pictures(info: ModelInfo, model: FileModel) -> Finding:
+    """Return a finding that says whether the model sees pictures, and with which projector."""
+    if model.eyes and info.projector:
+        facts = replace(info.projector, most_tokens=model.eyes.most_tokens)
+        text = f"it sees with {facts.in_words()}, {facts.size / 1e9:.2f} GB"
+        return Finding("ok", "pictures", text)
+    if not info.why_blind:
+        return Finding("ok", "pictures", model.why_blind)
+    remedy = "fetch the mmproj that was published with the model, and name it (--mmproj)"
+    return Finding("problem", "pictures", model.why_blind, remedy)
 
 
 def check_single_tokens(model: FileModel) -> Iterator[Finding]:

@@ -18,10 +18,10 @@ from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
 from edgespec.drafters.base import Drafter
 from edgespec.hub import catalogue, hub_client, ladder
-from edgespec_cli import loading
+from edgespec_cli import loading, render
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
-from tests.helpers import gguf_files, libllama
+from tests.helpers import gguf_files, libllama, projector_files
 from tests.helpers.catalogue import HEADS, TOML
 
 
@@ -149,6 +149,14 @@ def test_pull_lists_a_repository_and_says_what_it_takes(edgespec_cli, pulled, mo
     assert pulled[1:] == ["hf:org/r/r-Q8_0.gguf"]
 
 
+def test_pull_takes_the_projector_first(edgespec_cli, pulled, monkeypatch):
+    sizes = {"r-Q4_K_M.gguf": 20_000_000, "mmproj-F16.gguf": 4_000_000, "mmproj-F32.gguf": 8}
+    monkeypatch.setattr(hub_client, "sizes", lambda repo, revision, token: sizes)
+    told = edgespec_cli("pull", "hf:org/r").stderr
+    assert pulled == ["hf:org/r/mmproj-F16.gguf", "hf:org/r/r-Q4_K_M.gguf"]
+    assert "it sees pictures with mmproj-F16.gguf, 4.0 MB, which is fetched too\n" in told
+
+
 def test_pull_tells_of_a_head_and_does_not_take_it_for_the_model(edgespec_cli, pulled, monkeypatch):
     sizes = {"eagle3-r-Q4_K_M.gguf": 10_000, "r-Q4_K_M.gguf": 20_000_000}
     monkeypatch.setattr(hub_client, "sizes", lambda repo, revision, token: sizes)
@@ -182,6 +190,12 @@ def test_models_on_disk_are_listed(edgespec_cli, stored):
             "projector": None,
         }
     ]
+    (eyes := stored.with_name("mmproj-mine-F16.gguf")).write_bytes(bytes(500))
+    row = edgespec_cli("list").stdout.splitlines()[1]
+    assert row.endswith("2.5 kB  mine-Q8_0.gguf + mmproj-mine-F16.gguf")
+    (only,) = json.loads(edgespec_cli("list", "--json").stdout)
+    assert (only["size"], only["projector"]) == (2500, str(eyes))
+    eyes.unlink()
     stored.unlink()
     empty = edgespec_cli("list")
     assert (empty.exit_code, empty.stdout) == (0, "")
@@ -283,6 +297,7 @@ def inspected(monkeypatch) -> None:
         edgespec.DraftFit("other.gguf", False, "token 5 is different"),
     ]
     monkeypatch.setattr("edgespec_cli.models._is_head", lambda reference: False)
+    monkeypatch.setattr("edgespec_cli.models._is_projector", lambda reference: False)
     monkeypatch.setattr(edgespec, "inspect", lambda reference: INFO)
     monkeypatch.setattr(edgespec, "fitting_drafts", lambda reference: fits)
 
@@ -318,6 +333,28 @@ def test_inspect_of_something_else(edgespec_cli):
     result = edgespec_cli("inspect", "text.gguf")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("edgespec: error: ")
+
+
+def test_inspect_names_the_projector(edgespec_cli):
+    libllama.require()
+    model = projector_files.write_text(edgespec_cli.folder / "toy-Q8_0.gguf", "gemma3", 512)
+    path = projector_files.write(model.with_name("mmproj-toy.gguf"), "gemma3")
+    size = render.size(path.stat().st_size)
+    told = edgespec_cli("inspect", str(model)).stdout
+    assert f"pictures      mmproj-toy.gguf (gemma3), at most 16 tokens a picture, {size}" in told
+    assert "mmproj" not in told.partition("drafts")[2]
+    alone = edgespec_cli("inspect", str(path)).stdout.splitlines()
+    assert alone[1:] == [
+        "kind          projector (gemma3), with which a model sees pictures",
+        f"size          {size}",
+        "tokens        at most 16 tokens a picture",
+        "target        a model that reads embeddings of 32 numbers",
+    ]
+    data = json.loads(edgespec_cli("inspect", str(path), "--json").stdout)
+    assert (data["kind"], data["width"]) == ("gemma3", 32)
+    projector_files.write(path, "gemma3", 64)
+    told = edgespec_cli("inspect", str(model)).stdout
+    assert "pictures      none: mmproj-toy.gguf makes embeddings of 64 numbers" in told
 
 
 def test_names_cannot_steer_the_terminal(tmp_path, edgespec_cli):

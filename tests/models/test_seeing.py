@@ -1,5 +1,6 @@
 """Pictures in the cache of tiny models, for each kind of projector: rows, cuts, trees, stops."""
 
+import contextlib
 import ctypes
 import functools
 
@@ -10,6 +11,7 @@ from edgespec import Aborted, CannotTruncate, ConfigError, ContextFull, EngineCo
 from edgespec.backends.tiles import tile_of, tiles_in
 from edgespec.pictures import picture
 from tests.helpers import libllama, projector_files
+from tests.helpers.gguf_files import UINT32, gguf_bytes
 from tests.helpers.projector_files import KINDS, noise
 
 llama_cpp = libllama.require()
@@ -287,6 +289,16 @@ def test_a_batch_holds_a_tile_whose_tokens_see_each_other(tmp_path):
     model.close()
     with pytest.raises(ConfigError, match="can have 600 tokens, the context has 512"):
         model._widen_batch(600)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_header_tells_the_most_tokens_that_the_engine_makes(tmp_path, kind):
+    told = projector_files.metadata(kind, 32) | {"clip.vision.preproc_image_size": (UINT32, 336)}
+    path = tmp_path / "mmproj.gguf"
+    path.write_bytes(gguf_bytes(told, projector_files.weights(kind, 32)))
+    text = projector_files.write_text(tmp_path / "text.gguf", kind)
+    with contextlib.closing(llama_cpp.LlamaCppModel(text, settings(path))) as model:
+        assert model.eyes.most_tokens == llama_cpp.projector_facts(path).most_tokens > 0
 
 
 def test_the_projector_next_to_a_model_is_used_and_none_reads_text_alone(tmp_path, caplog):

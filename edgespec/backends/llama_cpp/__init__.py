@@ -27,6 +27,7 @@ from .model import LlamaCppModel as LlamaCppModel
 from .model import open_model as open_model
 from .model import published_sampling as published_sampling
 from .nextn import has_own_head as has_own_head
+from .projectors import projector_facts as projector_facts
 from .search import first as first
 from .tokenizer import LlamaCppTokenizer as LlamaCppTokenizer
 from .tokenizer import vocabulary as vocabulary

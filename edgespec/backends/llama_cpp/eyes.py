@@ -65,8 +65,9 @@ class LlamaCppEyes(Eyes):
     shown. model: the native model, which has to be open as long as this object is used.
 
     most_together: the most tokens of a tile that has to be evaluated in one native call; 0 if all
-    tiles are causal. Raises ModelError or a subclass for a file that cannot be loaded, ConfigError
-    for one that does not fit the model.
+    tiles are causal. most_tokens: the most tokens of the pictures whose sizes were tried. Raises
+    ModelError or a subclass for a file that cannot be loaded, ConfigError for one that does not fit
+    the model.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class LlamaCppEyes(Eyes):
         self._encoded: OrderedDict[_Key, _LazyTile] = OrderedDict()
         self._cut: tuple[bytes, Any] = (b"", None)  # the picture whose chunks are open
         self.n_encoded = 0
-        self.most_together = self._probe()
+        self.most_together, self.most_tokens = self._probe()
 
     def _open(self, path: Path, model: Any, most: int, n_threads: int, use_gpu: bool) -> Any:
         params = self._mtmd.mtmd_context_params_default()
@@ -115,12 +116,14 @@ class LlamaCppEyes(Eyes):
             )
         return context
 
-    def _probe(self) -> int:
-        """Read pictures of several sizes, without their pixels; return `most_together`. Raises
-        ConfigError if the model's vocabulary lacks tokens that are put around pictures.
+    def _probe(self) -> tuple[int, int]:
+        """Read pictures of several sizes, without their pixels; return `most_together` and
+        `most_tokens`. Raises ConfigError if the model's vocabulary lacks tokens that are put around
+        pictures.
         """
-        most = 0
+        most = most_tokens = 0
         for width, height in _PROBED:
+            n_tokens = 0
             with self._chunks(width, height) as chunks:
                 for text, chunk in self._listed(chunks):
                     if any(token < 0 for token in text):
@@ -129,9 +132,12 @@ class LlamaCppEyes(Eyes):
                             "around pictures that this model's vocabulary does not have: name the "
                             "mmproj that was published with the model"
                         )
+                    n = self._mtmd.mtmd_input_chunk_get_n_tokens(chunk) if chunk else 0
+                    n_tokens += n
                     if chunk and self._mtmd.mtmd_decode_use_non_causal(self._context, chunk):
-                        most = max(most, self._mtmd.mtmd_input_chunk_get_n_tokens(chunk))
-        return most
+                        most = max(most, n)
+            most_tokens = max(most_tokens, n_tokens)
+        return most, most_tokens
 
     def read(self, picture: Picture, owner: str = "") -> list[int]:
         """Return the tokens of a picture, with the token ids that the model has around it. Nothing

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ... import kept_files
+from ...config import EngineConfig
 from ...errors import ConfigError, ModelError
+from ..files import size_of
+from ..projectors import ProjectorFacts
 from .metadata import Header, read_header
 
 logger = logging.getLogger("edgespec.llama_cpp")
@@ -19,6 +20,7 @@ logger = logging.getLogger("edgespec.llama_cpp")
 NONE = "none"
 """The value of the setting `mmproj` for a model that is to read text alone."""
 
+_ARCHITECTURE = "clip"
 _PREFIX = "clip.vision."
 _BOUNDS = {
     "image_size": (1, 1 << 14),
@@ -33,39 +35,22 @@ _COLOURS = ("image_mean", "image_std")  # a number for each of the three colours
 Shape = tuple[int, ...]  # the number of columns first, as in a GGUF
 
 
-@dataclass(frozen=True, slots=True)
-class Projector:
-    """The facts about a projector file. kind: its way to make tokens of a picture, such as
-    "gemma3". width: the count of numbers in an embedding that it makes, 0 if that is not known.
+def projector_facts(path: Path) -> ProjectorFacts | None:
+    """Return the description of a projector; None for a file that is something else. Raises the
+    errors of `check`.
     """
-
-    path: Path
-    kind: str
-    width: int
+    header = read_header(path)
+    return check(path) if header.text("general.architecture") == _ARCHITECTURE else None
 
 
-def beside(model: Path) -> Path | None:
-    """Return the projector file in the folder of a model, None if there is none. Of several, the
-    one whose name has most in common with the model's is taken.
-    """
-    files = [*kept_files.matching(model.parent, "*mmproj*.gguf")]
-    return max(files, key=lambda path: (_likeness(path, model), path.name), default=None)
-
-
-def _likeness(path: Path, model: Path) -> int:
-    """Return how many words of a model's name are in the name of a projector file."""
-    words = set(path.stem.lower().replace("_", "-").split("-"))
-    return len(words & set(model.stem.lower().replace("_", "-").split("-")))
-
-
-def check(path: Path) -> Projector:
+def check(path: Path) -> ProjectorFacts:
     """Check a projector file without opening it with the engine; return what it says about itself.
 
     Raises ModelError or a subclass for files that the engine could not load, or that would end the
     process; ConfigError for a file that is something else, and for a model that only hears.
     """
     header = read_header(path)
-    if header.text("general.architecture") != "clip":
+    if header.text("general.architecture") != _ARCHITECTURE:
         raise ConfigError(
             f"{path} is a model of the architecture {header.text('general.architecture')!r:.80}, "
             "not a projector: name the mmproj-….gguf that was published with the model"
@@ -89,10 +74,11 @@ def check(path: Path) -> Projector:
         _refuse(header, "no clip.projector_type", "one")
     if kind not in _LAST:
         logger.warning("%s: projectors of the kind %s were never tried", path.name, kind)
-        return Projector(path, kind, 0)
+        return ProjectorFacts(path, kind, size_of(path))
     for name, shape in _tensors(kind, header, numbers):
         _check_tensor(header, name, shape)
-    return Projector(path, kind, _width(header, kind))
+    most = _most_tokens(header, kind, numbers)
+    return ProjectorFacts(path, kind, size_of(path), _width(header, kind), most)
 
 
 def _refuse(header: Header, found: str, expected: str) -> NoReturn:
@@ -147,6 +133,29 @@ def _width(header: Header, kind: str) -> int:
     return width * (1 + n_deep)
 
 
+def _most_tokens(header: Header, kind: str, numbers: dict[str, int]) -> int:
+    """Return the most tokens of a picture, as libmtmd cuts it into tiles; 0 if not known."""
+    if kind in _IN_GROUPS:  # any size, scaled down to this many tokens
+        return EngineConfig().image_max_tokens
+    side, scale = numbers["image_size"] // numbers["patch_size"], _scale(header, kind)
+    tile = (side // scale) ** 2
+    if kind == "idefics3":  # a grid of tiles, and the whole picture as one
+        longest = header.metadata.get(_PREFIX + "preproc_image_size", 0)
+        n = -(-longest // numbers["image_size"]) if isinstance(longest, int) else 0
+        return tile * (n * n + 1) if n else 0
+    return 0 if _PREFIX + "image_grid_pinpoints" in header.metadata else tile
+
+
+def _scale(header: Header, kind: str) -> int:
+    """Return how many patches in a row become one token."""
+    if kind == "mlp":
+        return 1
+    scale = header.metadata.get(_PREFIX + "projector.scale_factor", 4 if kind == "gemma3" else 0)
+    if not isinstance(scale, int) or not 1 <= scale <= 64:
+        _refuse(header, f"{_PREFIX}projector.scale_factor {scale!r:.80}", "1 to 64")
+    return scale
+
+
 def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tuple[str, Shape]]:
     """Yield the name and the shape of each tensor that a kind of projector must have; a size of 0
     is any.
@@ -179,12 +188,7 @@ def _merged(header: Header, kind: str) -> int:
     """Return how many patches become one token before the last matrix."""
     if kind in _IN_GROUPS:
         return 4
-    scale = header.metadata.get(_PREFIX + "projector.scale_factor", 0)
-    if kind != "idefics3":
-        return 1
-    if not isinstance(scale, int) or not 1 <= scale <= 64:
-        _refuse(header, f"{_PREFIX}projector.scale_factor {scale!r:.80}", "1 to 64")
-    return scale * scale
+    return _scale(header, kind) ** 2 if kind == "idefics3" else 1
 
 
 def _layer(start: str, header: Header, width: int, feed: int) -> Iterator[tuple[str, Shape]]:

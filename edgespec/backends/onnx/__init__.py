@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..defaults import can_requantize as can_requantize
 from ..defaults import has_own_head as has_own_head
+from ..defaults import projector_facts as projector_facts
 from ..defaults import requantizable as requantizable
 from ..defaults import requantize as requantize
 from .head import OnnxHead as OnnxHead

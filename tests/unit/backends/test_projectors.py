@@ -6,7 +6,7 @@ import pytest
 from edgespec import ConfigError, ModelError, TruncatedModel
 from edgespec.backends import files
 from tests.helpers import libllama, projector_files
-from tests.helpers.gguf_files import BOOL, FLOAT32, STRING, UINT32, gguf_bytes
+from tests.helpers.gguf_files import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, gguf_bytes
 from tests.helpers.projector_files import KINDS
 
 libllama.require()
@@ -20,6 +20,25 @@ _V = "clip.vision."
 def test_each_kind_tells_the_width_of_its_embeddings(tmp_path, kind):
     found = projectors.check(projector_files.write(tmp_path / "p.gguf", kind, 48))
     assert (found.kind, found.width) == (kind, 48)
+    assert found.size == (tmp_path / "p.gguf").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "most"),
+    [
+        ("mlp", {}, 16),
+        ("mlp", {"image_grid_pinpoints": (ARRAY, (INT32, [56, 112]))}, 0),
+        ("gemma3", {}, 16),
+        ("gemma3", {"projector.scale_factor": None}, 4),
+        ("idefics3", {}, 0),  # tiles as large pictures need them
+        ("idefics3", {"preproc_image_size": (UINT32, 336)}, 160),
+        ("idefics3", {"preproc_image_size": (UINT32, 560)}, 416),
+        ("qwen2vl_merger", {}, 1024),
+    ],
+)
+def test_the_most_tokens_of_a_picture(tmp_path, kind, more, most):
+    told = {_V + key: value for key, value in more.items()}
+    assert projectors.check(changed(tmp_path / "p.gguf", kind, told)).most_tokens == most
 
 
 def changed(path, kind="mlp", told=None, made=None):
