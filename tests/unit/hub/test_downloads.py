@@ -29,11 +29,13 @@ from typing import Any
 import psutil
 import pytest
 
-from edgespec import hub
+import edgespec
+from edgespec import hub, picture
 from edgespec.backends import files
 from edgespec.errors import DownloadError, ModelNotFound
 from edgespec.hub import hub_client, partial_files
 from edgespec.hub import wheels as wheels_module
+from tests.helpers import libllama, projector_files
 from tests.helpers.selection import first
 
 Use = Callable[[str], hub.Entry]
@@ -476,6 +478,20 @@ def test_a_projector_comes_with_its_model_and_goes_with_the_last_one(server: Hub
     assert (second["freed"], nothing["stored"]) == (8 + EYES, [])
     assert [path for path in left(folder.parents[2]) if path.endswith(".gguf")] == []
     assert sum("/api/" in request.path for request in server.requests) == 2  # one a pull
+
+
+def test_a_pulled_model_sees(server: Hub, tmp_path: Path) -> None:
+    libllama.require()
+    text = projector_files.write_text(tmp_path / "text.gguf", "gemma3")
+    eyes = projector_files.write(tmp_path / "eyes.gguf", "gemma3")
+    server.files = {
+        "Q8_0/toy-Q8_0.gguf": text.read_bytes(),
+        "mmproj-F32.gguf": eyes.read_bytes(),
+    }
+    (got,) = edgespec_process(("pull", "hf:org/toy"))
+    with edgespec.load(got["path"], draft=None, n_ctx=256, n_threads=1) as engine:
+        shown = engine.read(picture(projector_files.noise("gemma3")))
+    assert sum(token < 0 for token in shown) == 16
 
 
 def test_a_model_without_a_projector_costs_no_request_more(server: Hub) -> None:
