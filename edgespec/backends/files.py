@@ -189,6 +189,12 @@ def projectors(path: Path) -> list[Path]:
     return [there[name] for name in nearest_projectors(path.relative_to(root).as_posix(), there)]
 
 
+def repository_of(path: Path) -> str:
+    """Return the repository of a file in the hub's cache, as org/name; "" for any other file."""
+    home = _home_in_cache(path)
+    return home.parents[1].name.removeprefix("models--").replace("--", "/") if home else ""
+
+
 def _home_in_cache(path: Path) -> Path | None:
     """Return the folder of a file's repository in the hub's cache, None if it lies elsewhere."""
     for folder in path.parents:

@@ -66,9 +66,15 @@ class Seeing(Tappable):
         """Return why a model has no projector."""
         if self.config.mmproj == projectors.NONE:
             return "its projector is left out, because mmproj is none"
+        repository = files.repository_of(self.path)
+        fetch = (
+            f"fetch it with `edgespec pull hf:{repository}/mmproj-….gguf`"
+            if repository
+            else "put it into that folder, or name it as mmproj"
+        )
         return (
             f"there is no mmproj-….gguf in {self.path.parent}; if one was published with the "
-            "model, fetch it into that folder, or name it as mmproj"
+            f"model, {fetch}"
         )
 
     def _opened(self, path: Path) -> LlamaCppEyes:

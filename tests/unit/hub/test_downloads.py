@@ -492,6 +492,12 @@ def test_a_pulled_model_sees(server: Hub, tmp_path: Path) -> None:
     with edgespec.load(got["path"], draft=None, n_ctx=256, n_threads=1) as engine:
         shown = engine.read(picture(projector_files.noise("gemma3")))
     assert sum(token < 0 for token in shown) == 16
+    files.projectors(Path(got["path"]))[0].unlink()
+    with (
+        edgespec.load(got["path"], draft=None, n_ctx=256, n_threads=1) as engine,
+        pytest.raises(edgespec.ConfigError, match="edgespec pull hf:org/toy/mmproj-…"),
+    ):
+        engine.check_sees()
 
 
 def test_a_model_without_a_projector_costs_no_request_more(server: Hub) -> None:
