@@ -265,7 +265,7 @@ def _show_choice(choice: Choice) -> None:
         say(f"* is taken; {another} names another one", err=True)
     if choice.projector:
         file = f"{name(choice.projector.file)}, {size(choice.projector.size)}"
-        say(f"it sees pictures with {file}, which is fetched too", err=True)
+        say(f"it sees pictures with {file}, which comes with it", err=True)
     for head in choice.heads:
         file = name(choice.named(head))
         say(f"a trained head for it: edgespec pull {file}, then -md {file}", err=True)

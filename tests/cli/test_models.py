@@ -154,7 +154,7 @@ def test_pull_takes_the_projector_first(edgespec_cli, pulled, monkeypatch):
     monkeypatch.setattr(hub_client, "sizes", lambda repo, revision, token: sizes)
     told = edgespec_cli("pull", "hf:org/r").stderr
     assert pulled == ["hf:org/r/mmproj-F16.gguf", "hf:org/r/r-Q4_K_M.gguf"]
-    assert "it sees pictures with mmproj-F16.gguf, 4.0 MB, which is fetched too\n" in told
+    assert "it sees pictures with mmproj-F16.gguf, 4.0 MB, which comes with it\n" in told
 
 
 def test_pull_tells_of_a_head_and_does_not_take_it_for_the_model(edgespec_cli, pulled, monkeypatch):
