@@ -230,7 +230,8 @@ def doctor(tune, monkeypatch):
     """Look at a model on a machine; return the findings and the order of what happened."""
     path = tune.model.path
     info = SimpleNamespace(path=path, file_size=1, memory=lambda _: 1, n_ctx_train=256, engine={},
-                           name="m", architecture="toy", quantisation="F16", n_layer=1)  # fmt: skip
+                           name="m", architecture="toy", quantisation="F16", n_layer=1,
+                           projector=None, why_blind="")  # fmt: skip
 
     def run(machine: SlowMachine, budget_s: float):
         monkeypatch.setattr(
@@ -238,7 +239,7 @@ def doctor(tune, monkeypatch):
         )
         monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=machine.clock))
         monkeypatch.setattr(model_checks, "open_model", machine.open_model)
-        monkeypatch.setattr(model_checks, "inspect", lambda _: info)
+        monkeypatch.setattr(model_checks, "inspect", lambda *_: info)
         monkeypatch.setattr(model_checks, "model_path", lambda _: path)
         monkeypatch.setattr(model_checks, "draft_path", lambda *_: None)
         monkeypatch.setattr(model_checks, "thread_counts", lambda _: [1, 2])
