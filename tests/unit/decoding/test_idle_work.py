@@ -140,7 +140,8 @@ def test_what_was_measured_behind_a_long_text_is_used_and_not_kept(monkeypatch):
     assert stored(model.fingerprint()) is None
 
 
-def test_a_draft_model_is_measured_behind_a_long_text_too():
+def test_a_draft_model_is_measured_after_a_long_text_too(monkeypatch):
+    others(monkeypatch, 0.0)
     model, draft = FileToy(), FileToy("draft", n_ctx=4096)
     with engine(model, draft) as made:
         made.generate(PROMPT, max_tokens=8)
