@@ -53,9 +53,11 @@ def _report_unraisable(lost: Any) -> None:
     if not issubclass(lost.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    again = threading.Timer(0.01, _interrupt)
-    again.daemon = True
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending and starts no threads
+    # RuntimeError: the interpreter is ending and starts no threads. KeyboardInterrupt: Ctrl-C was
+    # pressed once more while this waits for the thread, which repeats it.
+    with contextlib.suppress(RuntimeError, KeyboardInterrupt):
+        again = threading.Timer(0.01, _interrupt)
+        again.daemon = True
         again.start()
 
 

@@ -132,6 +132,22 @@ def test_an_interrupt_that_python_drops_is_raised_again():
     assert (done.returncode, done.stderr) == (130, "")
 
 
+PRESSED_ONCE_MORE = """
+import threading
+class Timer(threading.Timer):
+    def start(self):
+        super().start()
+        raise KeyboardInterrupt
+threading.Timer = Timer
+"""
+
+
+def test_one_that_comes_while_it_is_being_raised_again():
+    code = PRESSED_ONCE_MORE + LOST
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 LATE = """
 import atexit, os, signal
 import edgespec_cli.__main__ as program
