@@ -10,7 +10,7 @@ import cloup
 
 from .arguments import is_typed, refuse_typed
 from .loading import fetched
-from .options import FILE, json_option, offline_option, option
+from .options import FILE, json_option, offline_option, option, tools_option
 from .parameters import KeyValueType, LayersType, ModelType
 from .render import say, say_json, size, told
 
@@ -71,13 +71,7 @@ if TYPE_CHECKING:
         metavar="MODEL",
         help="With --head: the model that the head drafts for.",
     ),
-    option(
-        "--python",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="PATH",
-        help="A Python interpreter that has the tools installed. Without this option they are "
-        "installed once, in a separate environment.",
-    ),
+    tools_option,
     offline_option,
 )
 @json_option

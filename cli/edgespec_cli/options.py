@@ -88,6 +88,14 @@ def pass_params(command: F) -> F:
 
 offline_option = option("--offline", is_flag=True, help="Do not download anything.")
 
+tools_option = option(
+    "--python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="A Python interpreter that has the tools installed. Without this option they are "
+    "installed once, in a separate environment.",
+)
+
 json_option = cloup.option_group(
     "Output", option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 )

@@ -10,7 +10,7 @@ import click
 import cloup
 
 from .loading import fetched
-from .options import FILE, json_option, offline_option, option
+from .options import FILE, json_option, offline_option, option, tools_option
 from .parameters import ModelType
 from .render import say, say_json, size, told
 
@@ -80,13 +80,7 @@ if TYPE_CHECKING:
         help="Delete the answers recorded in DIR and all that was made of them, except for the "
         "head. TARGET is not needed.",
     ),
-    option(
-        "--python",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="PATH",
-        help="A Python interpreter that has the tools installed. Without this option they are "
-        "installed once, in a separate environment.",
-    ),
+    tools_option,
     offline_option,
 )
 @json_option
