@@ -207,16 +207,13 @@ def _is_head(reference: str) -> bool:
 
 
 def _is_projector(reference: str) -> bool:
-    from edgespec import backends
-    from edgespec.loading.models import model_path
+    from edgespec.loading.models import is_projector, model_path
 
-    path = model_path(reference)
-    return backends.of(path).projector_facts(path) is not None
+    return is_projector(model_path(reference))
 
 
 def _show_projector(reference: str, as_json: bool) -> None:
     import edgespec
-    from edgespec.backends.projectors import tokens_in_words
 
     facts = edgespec.inspect_projector(reference)
     if as_json:
@@ -225,7 +222,7 @@ def _show_projector(reference: str, as_json: bool) -> None:
     say(f"{'file':<14}{facts.path}")
     say(f"{'kind':<14}projector ({facts.kind}), with which a model sees pictures")
     say(f"{'size':<14}{size(facts.size)}")
-    say(f"{'tokens':<14}{tokens_in_words(facts.most_tokens)}")
+    say(f"{'tokens':<14}{facts.tokens}")
     if facts.width:
         say(f"{'target':<14}a model that reads embeddings of {facts.width} numbers")
 

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+NONE = "none"
+"""The value of the setting `mmproj` for a model that is to read text alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectorFacts:
@@ -22,15 +25,17 @@ class ProjectorFacts:
     width: int = 0
     most_tokens: int = 0
 
+    @property
+    def tokens(self) -> str:
+        """A phrase that says how many tokens a picture has at most."""
+        most = self.most_tokens
+        number = f"at most {most} tokens" if most else "an unknown number of tokens"
+        return f"{number} a picture"
+
     def in_words(self) -> str:
         """Return a description for users without the size."""
-        return f"{self.path.name} ({self.kind}), {tokens_in_words(self.most_tokens)}"
+        return f"{self.path.name} ({self.kind}), {self.tokens}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as data for JSON."""
         return asdict(self) | {"path": str(self.path)}
-
-
-def tokens_in_words(most: int) -> str:
-    """Return a phrase that says how many tokens a picture has at most; 0 for an unknown number."""
-    return f"at most {most} tokens a picture" if most else "an unknown number of tokens a picture"

@@ -12,6 +12,7 @@ from typing import Any
 from .. import backends, drafters
 from ..backends import files
 from ..backends.base import FileModel, Head
+from ..backends.projectors import NONE
 from ..cache.requantization import Copying, discard, discard_copy_of, fastest, is_copy, known
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..decoding.idle_work import Work
@@ -141,7 +142,7 @@ def load_draft(
     if path is None:
         return None
     settings = {field.name: getattr(config, field.name) for field in fields(config)}
-    settings |= {"n_ctx": target.n_ctx, "mmproj": "none"}  # drafts see no pictures
+    settings |= {"n_ctx": target.n_ctx, "mmproj": NONE}  # drafts see no pictures
     settings["batch_invariant"] = False  # a guess may depend on the shape of its evaluation
     config = build(EngineConfig, settings | dict(options))
     if (path == target.path and has_own_head(path)) or is_head(path):

@@ -78,9 +78,16 @@ def has_own_head(path: Path) -> bool:
         return False
 
 
+def is_projector(path: Path) -> bool:
+    """Return whether a file is a projector, with which a model sees. Raises ModelError or a
+    subclass, and ConfigError for one that only hears.
+    """
+    return backends.of(path).projector_facts(path) is not None
+
+
 def refuse_projector(path: Path) -> None:
     """Raise ConfigError if a file is a projector: a model is needed here."""
-    if backends.of(path).projector_facts(path):
+    if is_projector(path):
         raise ConfigError(
             f"{files.label(path)} is a projector, with which a model sees pictures: name that "
             "model (-m); the projector is found in its folder, or named as mmproj"

@@ -10,6 +10,7 @@ from typing import Any
 from .. import backends, hub
 from ..backends import files
 from ..backends.base import Vocabulary
+from ..backends.projectors import NONE
 from ..backends.projectors import ProjectorFacts as ProjectorFacts
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError, EdgeSpecError, VocabularyMismatch
@@ -30,10 +31,9 @@ class ModelInfo:
     """The facts about a GGUF or an ONNX graph. Sizes are in bytes.
 
     n_head_kv: the number of KV heads in the layer that has most. kv_element_size: bytes of an
-    element of the KV cache (f16 for a GGUF by default). projector: what it sees pictures with, None
-    if it reads text alone; why_blind then says what is wrong with its projector, if it has one.
-    engine: how the model runs on this device,
-    {} if that cannot be known from the file alone.
+    element of the KV cache (f16 for a GGUF by default). engine: how the model runs on this device,
+    {} if that cannot be known from the file alone. projector: what it sees pictures with, None if
+    it reads text alone; why_blind then says what is wrong with its projector, if it has one.
     """
 
     path: str
@@ -147,7 +147,7 @@ def _projector(path: Path, mmproj: str, width: int) -> tuple[ProjectorFacts | No
     width: the count of numbers in an embedding that the model reads.
     """
     there = [Path(mmproj)] if mmproj else files.projectors(path)
-    if mmproj == "none" or not there:
+    if mmproj == NONE or not there:
         return None, ""
     try:
         facts = backends.of(path).projector_facts(there[0])

@@ -1,5 +1,5 @@
-"""Projector files (mmproj): the part of a model that sees. They are found and checked here, before
-the engine opens them: it ends the process for some damaged ones, and loads others silently.
+"""Checks of projector files (mmproj), the part of a model that sees, before the engine opens them:
+it ends the process for some damaged ones, and loads others silently.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from ..projectors import ProjectorFacts
 from .metadata import Header, read_header
 
 logger = logging.getLogger("edgespec.llama_cpp")
-
-NONE = "none"
-"""The value of the setting `mmproj` for a model that is to read text alone."""
 
 _ARCHITECTURE = "clip"
 _PREFIX = "clip.vision."
@@ -81,9 +78,9 @@ def check(path: Path) -> ProjectorFacts:
     return ProjectorFacts(path, kind, size_of(path), _width(header, kind), most)
 
 
-def _refuse(header: Header, found: str, expected: str) -> NoReturn:
+def _refuse(header: Header, value: str, expected: str) -> NoReturn:
     raise ModelError(
-        f"{header.path} cannot be a projector: it has {found}, expected {expected}; fetch it again"
+        f"{header.path} cannot be a projector: it has {value}, expected {expected}; fetch it again"
     )
 
 

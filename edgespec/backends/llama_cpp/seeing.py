@@ -19,8 +19,8 @@ from ...types import Abort, Outputs
 from .. import files
 from ..base import share_on_gpu
 from ..chunks import chunk_ends
+from ..projectors import NONE
 from ..tiles import Tile
-from . import projectors
 from .declarations import NativeBatch
 from .evaluation import Shown
 from .eyes import LlamaCppEyes
@@ -56,7 +56,7 @@ class Seeing(Tappable):
     def _projector(self) -> tuple[Path | None, bool]:
         """Return the projector file to open, and whether the settings name it."""
         named = self.config.mmproj
-        if named == projectors.NONE:
+        if named == NONE:
             return None, True
         if named:
             return Path(named), True
@@ -64,7 +64,7 @@ class Seeing(Tappable):
 
     def _lacks(self) -> str:
         """Return why a model has no projector."""
-        if self.config.mmproj == projectors.NONE:
+        if self.config.mmproj == NONE:
             return "its projector is left out, because mmproj is none"
         repository = files.repository_of(self.path)
         fetch = (
