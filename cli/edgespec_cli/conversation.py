@@ -33,12 +33,12 @@ class Conversation:
     user has set. quiet: show no figures. speculate: False decodes plainly. repetition: the field
     that ends an answer which repeats itself; it is used if `sampling` has no max_tokens. reasoning:
     the fields that limit reasoning. suggestion: returns a line to show after an answer, "" for
-    none. last: the last answer. unanswered: a sent message that has no answer yet. pictures:
-    those that are shown with the next message. totals: sums
-    over the answers of this session. said_why: the last reason that the figures gave for drafting
-    nothing; only a different reason is shown again. keeper: keeps the conversation on this disk,
-    None if it is not kept. functions: the functions that the model may call. change_model: replaces
-    the model by the one with the given name.
+    none. last: the last answer. unanswered: a sent message that has no answer yet. pictures: those
+    that are shown with the next message. totals: sums over the answers of this session. said_why:
+    the last reason that the figures gave for drafting nothing; only a different reason is shown
+    again. keeper: keeps the conversation on this disk, None if it is not kept. functions: the
+    functions that the model may call. change_model: replaces the model by the one with the given
+    name.
     """
 
     engine: edgespec.Engine

@@ -18,8 +18,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, limit: int) -> list[int]:
     """Return the token ids of a prompt, which is text or token ids.
 
     limit: most tokens that fit. Tokens of pictures that an engine has read are taken as they are.
-    Raises ConfigError for an empty prompt or an unknown id,
-    ContextFull for a text that cannot fit.
+    Raises ConfigError for an empty prompt or an unknown id, ContextFull for a text that cannot fit.
     """
     if isinstance(prompt, str):
         check_size(tokenizer, prompt, limit)
@@ -58,8 +57,7 @@ def _token_ids(prompt: Any) -> list[int]:
     ids = []
     for token in prompt:
         try:
-            is_shown = isinstance(token, PictureToken)
-            ids.append(token if is_shown else operator.index(token))
+            ids.append(token if isinstance(token, PictureToken) else operator.index(token))
         except TypeError:
             raise ConfigError(f"a prompt's token ids are ints, got {token!r:.80}") from None
     return ids

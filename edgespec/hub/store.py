@@ -56,9 +56,9 @@ def stored() -> list[StoredModel]:
     """Return the complete models on this disk, sorted by reference. A projector counts as a part of
     its models, and is listed by itself only if there is none. No network is used.
     """
-    found = all_files()
-    parts_of_others = {path for model in found for path in model.projectors}
-    return [model for model in found if model.path not in parts_of_others]
+    models = all_files()
+    parts_of_others = {path for model in models for path in model.projectors}
+    return [model for model in models if model.path not in parts_of_others]
 
 
 def all_files() -> list[StoredModel]:

@@ -416,9 +416,7 @@ class Company:
 
     def _reading_s(self, turns: Sequence[tuple[Member, Turn]]) -> float:
         n_wanted = sum(turn.n_least for _, turn in turns if turn.reads)
-        return (
-            self.reading.expected_s(n) if (n := min(n_wanted, self._most_read_now(turns))) else 0.0
-        )
+        return self.reading.expected_s(min(n_wanted, self._most_read_now(turns)))
 
     def _most_read_now(self, turns: Sequence[tuple[Member, Turn]]) -> int:
         only_prompts = all(turn.reads for _, turn in turns) and len(turns) == len(self._active)

@@ -21,22 +21,22 @@ _MOST = 1 << 30  # bytes of a file
 def read_prompts(paths: Iterable[Path]) -> list[Messages]:
     """Return the prompts in some files, each once.
 
-    A .jsonl file has a JSON object on each line, and a .json file a list of them: with messages, as
-    clients of APIs send them; with turns, of which the first counts, as Spec-Bench has them; or
-    with a text called prompt, instruction (and input), question or text. In any other file each
+    A .jsonl file has a JSON object on each line, and a .json file a list of them. An object has
+    messages in OpenAI's form; or turns, a list of texts of which the first is taken; or one text
+    named prompt, instruction (with or without an input), question or text. In any other file each
     line is a prompt. Raises ConfigError for a file without prompts.
     """
-    found: dict[str, Messages] = {}
+    prompts: dict[str, Messages] = {}
     for path in paths:
-        before = len(found)
+        before = len(prompts)
         for messages in _of_file(path):
-            found.setdefault(json.dumps(messages), messages)
-        if len(found) == before:
+            prompts.setdefault(json.dumps(messages), messages)
+        if len(prompts) == before:
             raise ConfigError(
                 f"{path} has no prompts that are not in the other files: expected a text on each "
                 "line, or JSON objects with messages, turns, prompt, instruction, question or text"
             )
-    return list(found.values())
+    return list(prompts.values())
 
 
 def fingerprint(prompts: Sequence[Messages]) -> str:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -162,7 +163,7 @@ def _trained(work: _Work, python: Path, force: bool) -> TrainedHead:
     progress("hidden states")
     meter = LoadMeter()
     with contextlib.closing(open_model(work.path, EngineConfig(n_ctx=N_CTX))) as model:
-        governor = governor_of(model, [model], meter)  # fewer threads beside other programs
+        governor = governor_of(model, [model], meter)  # fewer threads while other programs run
         governed = GovernedModel(model, governor) if governor else model
         extract(governed, work.shape.layers, work.recordings.done, work.folder, progress)
     work.train(python)
@@ -287,7 +288,9 @@ class _Work:
         )  # fmt: skip
 
     def plan_and_answer(self, force: bool) -> TrainingPlan:
-        """TrainingPlan unless a plan for as many tokens is there, and record the answers."""
+        """Return the plan, which is made unless there is one for as many tokens, and record the
+        answers. Raises EdgeSpecError if no head can pay or the disk is too small.
+        """
         path = self.folder / "plan.json"
         plan = _kept_plan(path, self.options.n_tokens)
         if plan is None or self.recordings.n_tokens < self.options.n_tokens:
@@ -381,8 +384,6 @@ def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:
 
 def matrix_flops() -> float:
     """Measure how many operations a second this device does in products of float32 matrices."""
-    import time
-
     a, b = np.ones((512, 576), np.float32), np.ones((576, 4096), np.float32)
     times = []
     for _ in range(5):

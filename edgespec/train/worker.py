@@ -124,13 +124,13 @@ def batches(
     longer conversation is alone.
     """
     shuffled = generator.permutation(sorted(lengths))
-    found: list[list[int]] = [[]]
+    made: list[list[int]] = [[]]
     for number in sorted(shuffled.tolist(), key=lambda each: lengths[each] // 32):
-        longest = max([lengths[number], *(lengths[each] for each in found[-1])])
-        if found[-1] and longest * (len(found[-1]) + 1) > most_tokens:
-            found.append([])
-        found[-1].append(number)
-    return [found[i] for i in generator.permutation(len(found)) if found[i]]
+        longest = max([lengths[number], *(lengths[each] for each in made[-1])])
+        if made[-1] and longest * (len(made[-1]) + 1) > most_tokens:
+            made.append([])
+        made[-1].append(number)
+    return [made[i] for i in generator.permutation(len(made)) if made[i]]
 
 
 class Training:
@@ -412,19 +412,20 @@ def last_layer(path: Path, sizes: Mapping[str, Any], rope: str) -> dict[str, Any
 
     tensors = {each.name: each for each in gguf.GGUFReader(path).tensors}
     n_layer = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
-    prefix, found = f"blk.{n_layer - 1}.", {}
+    prefix = f"blk.{n_layer - 1}."
+    weights = {}
     for name, source in _IN_GGUF.items():
         tensor = tensors.get(source.replace("blk.", prefix))
         if tensor is not None:
             weight = np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
-            found[name] = torch.from_numpy(np.ascontiguousarray(weight))
+            weights[name] = torch.from_numpy(np.ascontiguousarray(weight))
     for letter, n_heads in (("q", sizes["n_heads"]), ("k", sizes["n_kv_heads"]), ("v", 0)):
         name = f"midlayer.self_attn.{letter}_proj.weight"
-        if (rows := found.get(name)) is not None:
+        if (rows := weights.get(name)) is not None:
             if n_heads and rope == "pairs":
                 rows = halved(rows, n_heads)
-            found[name] = torch.cat([torch.zeros_like(rows), rows], 1)
-    return found
+            weights[name] = torch.cat([torch.zeros_like(rows), rows], 1)
+    return weights
 
 
 def halved(weight: Any, n_heads: int) -> Any:

@@ -140,8 +140,8 @@ def _library() -> tuple[ctypes.CDLL, str]:
     here = library.opened()
     if not missing(here, ["mtmd_init_from_file"]):
         return here, candidate.located
-    beside = (Path(candidate.path).with_name(name) for name in _NAMES)
-    path = next((each for each in beside if each.is_file()), None)
+    paths = (Path(candidate.path).with_name(name) for name in _NAMES)
+    path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise ConfigError(
             f"{library.engine()} shows no pictures: it comes without libmtmd; {search.INSTALL}"
