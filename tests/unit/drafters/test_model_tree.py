@@ -3,6 +3,7 @@ learned from them.
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,16 @@ def test_coupled_siblings_win_their_races_first(path):
     races = SeededRandomness(COUPLED.seed).smallest(len(PROMPT) + len(path), q, 3)
     assert tokens_of(said(drafter, *path)) == [token for token, _ in races]
     assert drafted(drafter, 12).probs is None
+
+
+def test_races_beside_pictures_are_those_of_the_whole_prompt():
+    """A draft model sees the text alone, the target decides each race by the place in all."""
+    drafter = made(3, COUPLED)
+    drafter._request = replace(drafter._request, n_unseen=7)
+    q = drafter._sampler.distribution(np.log(three_ways(PROMPT)), ())
+    races = SeededRandomness(COUPLED.seed).smallest(len(PROMPT) + 7, q, 3)
+    assert races != SeededRandomness(COUPLED.seed).smallest(len(PROMPT), q, 3)
+    assert tokens_of(said(drafter)) == [token for token, _ in races]
 
 
 @pytest.mark.parametrize("options", [{"acceptance": "rejection"}, {"role": Role.DRAWN}])

@@ -14,6 +14,7 @@ from edgespec.cache.prefixes import PrefixStore
 from edgespec.cache.token_cache import TokenCache
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
+from edgespec.costs.reading import FEWEST
 from edgespec.errors import Aborted
 from edgespec.loading.assembly import assemble
 from edgespec.scheduling.company import Company, Member
@@ -139,6 +140,38 @@ def test_a_slow_reader_delays_nobody():
         assert found.token_ids == alone(PROMPTS[1], max_tokens=40, ignore_eos=True)
         *_, done = stream
         assert done.completion.token_ids == alone(PROMPTS[0], max_tokens=30, ignore_eos=True)
+
+
+class Measured(Shared):
+    """Each token takes three milliseconds at least. pieces: the tokens of prompts that were read in
+    evaluations beside an answer's step, together.
+    """
+
+    def __init__(self, models):
+        super().__init__(models)
+        self.pieces = []
+
+    def decode(self, items):
+        read = [len(item.tokens) for item in items if not item.n_logits]
+        time.sleep(0.003 * sum(len(item.tokens) for item in items))
+        if len(read) < len(items):
+            self.pieces.append(sum(read))
+        return super().decode(items)
+
+
+def test_all_prompts_together_are_read_in_pieces_that_delay_an_answer_little(monkeypatch):
+    monkeypatch.setattr("edgespec.scheduling.company._SHARED_S", 0.05)
+    with engine_of(3, kind=Measured, draft=False, slow=True, num_speculative_tokens=0) as engine:
+        streaming = engine.stream([3, 4, 5], max_tokens=100)
+        next(event for event in streaming if event.type == "token")
+
+        def read(first):
+            return engine.generate([first, *[7, 8, 9] * 66], max_tokens=1)
+
+        together(lambda: list(streaming), lambda: read(1), lambda: read(2))
+        pieces = engine.company.model.pieces
+        assert max(pieces) == FEWEST  # 16 take the time, 32 would take twice as long
+        assert sum(pieces) > 300
 
 
 class Full(Shared):
