@@ -6,10 +6,10 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from .. import drafters, policies
-from ..backends.base import BatchedModel, FileModel, Head, Model, Tokenizer
+from ..backends.base import BatchedModel, FileHead, FileModel, Head, Model, Tokenizer
 from ..backends.features import Features
 from ..cache.prefixes import PrefixStore
 from ..config import SpeculativeConfig, build
@@ -190,7 +190,7 @@ def assemble(
         draft_model.close()
         draft_model = None
     targets = slots.models if slots else [target]
-    drafts = draft_slots(draft_model, len(targets))
+    drafts = draft_slots(draft_model, targets)
     governor = governor_of(target, [*targets, *drafts], loading)
     costs = functools.cache(lambda: _costs(profile, target, draft_model))
     company = _company(slots, governor)
@@ -265,15 +265,18 @@ def _company(slots: BatchedModel | None, governor: ThreadGovernor | None) -> Com
     return Company(GovernedSlots(slots, governor) if governor else slots, Together(None))
 
 
-def draft_slots(draft: Model | None, n: int) -> list[Model | None]:
-    """Return a draft model for each of `n` slots, over the same weights. Trained heads draft only
-    in the first slot.
+def draft_slots(draft: Model | None, targets: Sequence[Model]) -> list[Model | None]:
+    """Return a draft model or head for each slot's target, all over the same weights; None for the
+    further slots of one that drafts for one slot only.
     """
-    if n > 1 and isinstance(draft, FileModel) and not isinstance(draft, Head):
+    others = targets[1:]
+    if isinstance(draft, FileHead):
+        return [draft, *(draft.beside(cast(FileModel, target)) for target in others)]
+    if others and isinstance(draft, FileModel):
         batched = draft.batched()
-        batched.add(n - 1, draft.n_ctx)
+        batched.add(len(others), draft.n_ctx)
         return list(batched.models)
-    return [draft, *[None] * (n - 1)]
+    return [draft, *[None] * len(others)]
 
 
 def assemble_with(

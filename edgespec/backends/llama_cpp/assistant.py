@@ -50,6 +50,9 @@ class LlamaCppAssistant(LlamaCppMtp):
         )
         super().__init__(path, config, target, file)
 
+    def beside(self, target: FileModel) -> None:
+        """Return None: an assistant looks at its target's whole cache, which all slots share."""
+
     def decode(
         self, tokens: Sequence[int], n_logits: int = 1, abort: Abort | None = None
     ) -> Outputs:

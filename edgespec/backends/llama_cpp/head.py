@@ -46,9 +46,17 @@ class LlamaCppHead(TextInContext, FileHead):
         facts = file.facts
         self.kind, self.layers, self.max_depth = facts.kind, facts.layers, facts.max_depth
         self._target = target  # keeps its weights alive as long as this head
+        self._file = file
         self.features = Features(shape=(len(facts.layers), target.hidden_size))
         self.start = 0
         self._take(self._open(file))
+
+    def beside(self, target: FileModel) -> FileHead | None:
+        """Return a head over the same weights for another slot, with a context of its own."""
+        file = replace(self._file, opened=self.native)
+        twin = type(self)(self.path, self.config, target, file)
+        twin.lock = self.lock
+        return twin
 
     def decode_tree(
         self, tokens: Sequence[int], parents: Sequence[int], abort: Abort | None = None
@@ -194,11 +202,13 @@ class FedBackHead(LlamaCppHead):
 
 
 def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile) -> Native:
-    """Load a head's weights and make a context over them. If the head borrows weights from the
-    target, also make a context over the target's weights.
+    """Load a head's weights, unless they are open already, and make a context over them. If the
+    head borrows weights from the target, also make a context over the target's weights.
 
     params_of: a function that returns the native settings of the head's context.
     """
+    if file.opened:
+        return _beside(path, params_of, file.opened)
     gpus = chosen(config)
     model, log = load_weights(
         path,
@@ -219,6 +229,15 @@ def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile
         lib.llama_model_free(model)
         raise
     return Native(model, context, log + more, other)
+
+
+def _beside(path: Path, params_of: Any, opened: Native) -> Native:
+    """Make a further context over weights that are open already."""
+    params = params_of(opened.model)
+    if opened.other:
+        params.ctx_other = opened.other
+    context, log = init_context(path, opened.model, params)
+    return Native(opened.model, context, log, owns_model=False)
 
 
 def _lent(target: LlamaCppModel) -> Any:

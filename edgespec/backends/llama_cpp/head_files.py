@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import ConfigError, ModelError
 from ..base import FileModel
 from ..heads import HeadFacts
-from .context import MAX_ROWS
+from .context import MAX_ROWS, Native
 from .damage import check
 from .head_facts import ASSISTANT, head_facts
 from .metadata import Header
@@ -35,7 +35,7 @@ class HeadFile:
     facts: the head's description. width: the width of the head's own states. lender: the target if
     the head uses its embedding or output weights, else None. n_mtp: the number of MTP layers.
     assists: these layers attend to the target's cache. mask: DFlash's mask token, which stands in a
-    block for each token to guess.
+    block for each token to guess. opened: the head's weights if they are open already.
     """
 
     facts: HeadFacts
@@ -44,6 +44,7 @@ class HeadFile:
     n_mtp: int = 0
     assists: bool = False
     mask: int = 0
+    opened: Native | None = None
 
 
 def fitting(path: Path, target: FileModel) -> HeadFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from .head_blocks import Blocks
 from .head_folder import folder_of, head_facts, read_ids
 from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
-from .session import check_packages, fingerprint, switches
+from .session import check_packages, fingerprint, open_session, switches
 
 _CHUNK = 128  # tokens per call
 _STEPS: dict[Kind, Any] = {
@@ -47,13 +47,20 @@ class OnnxHead(FileHead):
     """A trained head in a folder that `edgespec convert --head` wrote.
 
     path: the folder, or a graph in it. target: the model that it drafts for. The other fields are
-    those of `Head`.
+    those of `Head`. opened: opens the session of a graph; given if another slot's head has opened
+    the same graphs.
 
     Raises ModelNotFound, ModelError or a subclass; ConfigError if the head was made for another
     target.
     """
 
-    def __init__(self, path: Path, config: EngineConfig, target: FileModel) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: EngineConfig,
+        target: FileModel,
+        opened: Callable[[Path], Any] | None = None,
+    ) -> None:
         check_packages()
         folder = folder_of(path)
         facts = head_facts(folder)
@@ -65,7 +72,10 @@ class OnnxHead(FileHead):
         self.vocab_size = facts.sizes.vocab_size
         self.n_threads = self.n_threads_batch = config.threads(fast_cores())[0]
         self.capabilities = Capabilities(MAX_ROWS, _CHUNK, max_leaves=MAX_ROWS - 1, grows=True)
-        self._steps: Steps = _STEPS[self.kind](folder, config, self.n_threads, _CHUNK)
+        self._opened = opened or cache(
+            partial(open_session, config=config, n_threads=self.n_threads)
+        )
+        self._steps: Steps = _STEPS[self.kind](folder, config, self._opened, _CHUNK)
         if self._steps.n_guesses < self.max_depth and self._steps.n_guesses:
             raise ModelError(
                 f"{folder}: the graph guesses {self._steps.n_guesses} tokens, and head.json says "
@@ -83,6 +93,10 @@ class OnnxHead(FileHead):
         self._depths: list[int] = []  # of the nodes after those tokens
         self._has_root = False  # the state after the last token is known
         self.placement = {"provider": self._steps.provider, "trees": "yes"}
+
+    def beside(self, target: FileModel) -> OnnxHead:
+        """Return a head over the same graphs for another slot."""
+        return OnnxHead(self.path, self.config, target, self._opened)
 
     @property
     def n_past(self) -> int:

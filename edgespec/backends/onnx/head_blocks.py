@@ -17,6 +17,7 @@ from .head_steps import (
     Floats,
     KeptRows,
     Nodes,
+    Opened,
     Run,
     bind_input,
     bind_output,
@@ -24,7 +25,6 @@ from .head_steps import (
     provider_of,
     size,
 )
-from .session import open_session
 
 
 class Blocks:
@@ -37,9 +37,9 @@ class Blocks:
 
     n_states = 0
 
-    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
-        self._head = open_session(folder / HEAD, config, n_threads)
-        self._fuse = open_session(folder / FUSE, config, n_threads)
+    def __init__(self, folder: Path, config: EngineConfig, opened: Opened, chunk: int) -> None:
+        self._head = opened(folder / HEAD)
+        self._fuse = opened(folder / FUSE)
         self.provider = provider_of(self._head)
         with described(self._head, folder / HEAD, config) as graph:
             inputs, mask = graph.inputs, int(graph.notes["edgespec.mask_token"])

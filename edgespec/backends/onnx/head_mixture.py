@@ -19,6 +19,7 @@ from .head_steps import (
     Floats,
     KeptRows,
     Nodes,
+    Opened,
     Run,
     bind_input,
     bind_output,
@@ -26,7 +27,6 @@ from .head_steps import (
     provider_of,
     size,
 )
-from .session import open_session
 
 _LOWEST = np.finfo(np.float32).min
 
@@ -40,9 +40,9 @@ class Mixture:
 
     n_states = n_guesses = 0
 
-    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
-        self._head = open_session(folder / HEAD, config, n_threads)
-        self._fuse = open_session(folder / FUSE, config, n_threads)
+    def __init__(self, folder: Path, config: EngineConfig, opened: Opened, chunk: int) -> None:
+        self._head = opened(folder / HEAD)
+        self._fuse = opened(folder / FUSE)
         self.provider = provider_of(self._head)
         names = [f"{i}.{kind}" for i in range(2) for kind in ("key", "value")]
         with described(self._head, folder / HEAD, config) as graph:

@@ -16,10 +16,11 @@ from ...kept_files import one_line
 from ..context_length import LEAST
 from .buffers import MAX_ROWS
 from .graph import KEEP
-from .session import open_session, ort
+from .session import ort
 
 Floats = npt.NDArray[np.float32]
 Run = Callable[[Any, Any], None]
+Opened = Callable[[Path], Any]  # returns the session of a graph
 """A function that runs a session with a binding. Raises DecodeError, Aborted."""
 
 MAX_NODES = 256
@@ -116,11 +117,11 @@ class Layered:
 
     n_states = n_guesses = 0
 
-    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
-        self._head = open_session(folder / HEAD, config, n_threads)
+    def __init__(self, folder: Path, config: EngineConfig, opened: Opened, chunk: int) -> None:
+        self._head = opened(folder / HEAD)
         self.provider = provider_of(self._head)
         has_fuse = (folder / FUSE).is_file()
-        self._fuse = open_session(folder / FUSE, config, n_threads) if has_fuse else None
+        self._fuse = opened(folder / FUSE) if has_fuse else None
         with described(self._head, folder / HEAD, config) as graph:
             self._d = size(graph.inputs["states"][-1])
             heads, width = (size(graph.inputs["past_key_values.0.key"][i]) for i in (1, 3))
@@ -221,8 +222,8 @@ class Medusa:
 
     n_ctx, n_states = 0, 1
 
-    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
-        self._head = open_session(folder / HEAD, config, n_threads)
+    def __init__(self, folder: Path, config: EngineConfig, opened: Opened, chunk: int) -> None:
+        self._head = opened(folder / HEAD)
         self.provider = provider_of(self._head)
         with described(self._head, folder / HEAD, config) as graph:
             self.n_guesses, self.width = map(size, graph.outputs["logits"][1:])
@@ -268,10 +269,10 @@ class MlpSpeculator:
 
     n_ctx, n_states, n_guesses = 0, 1, 0
 
-    def __init__(self, folder: Path, config: EngineConfig, n_threads: int, chunk: int) -> None:
+    def __init__(self, folder: Path, config: EngineConfig, opened: Opened, chunk: int) -> None:
         self._heads: list[Any] = []
         while (path := folder / f"head.{len(self._heads)}.onnx").is_file() or not self._heads:
-            self._heads.append(open_session(path, config, n_threads))
+            self._heads.append(opened(path))
         self.provider = provider_of(self._heads[0])
         with described(self._heads[0], folder / "head.0.onnx", config) as graph:
             names = ("logits", "next_states")
