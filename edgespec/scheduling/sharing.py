@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..backends.base import BatchedModel
 from ..backends.tiles import whole_tiles
@@ -11,6 +11,20 @@ from ..cache.token_cache import TokenCache, common_prefix
 from ..errors import CannotTruncate, DecodeError
 
 LEAST_SHARED = 64  # tokens: a shorter common prefix is read again
+
+
+def longest_shared(
+    wanted: Sequence[int], n_own: int, others: Iterable[tuple[int, Sequence[int]]]
+) -> tuple[int, int | None]:
+    """Return how many of the wanted tokens another slot has, and which slot; (n_own, None) if none
+    has many more than the `n_own` that are there already. others: other slots and their tokens.
+    """
+    longest, source = n_own + LEAST_SHARED - 1, None
+    for slot, tokens in others:
+        n = whole_tiles(wanted, common_prefix(tokens, wanted))
+        if n > longest:
+            longest, source = n, slot
+    return (n_own, None) if source is None else (longest, source)
 
 
 class SharedPrefixes:
@@ -48,15 +62,13 @@ class SharedPrefixes:
         The context's last token is never taken, because it has to be evaluated.
         """
         own = self._caches[slot]
-        n_own, owner = common_prefix(own.tokens, context), own.owner
-        longest, source = n_own + LEAST_SHARED - 1, None
-        for other, cache in list(self._caches.items()):
-            if other != slot and cache.owner == owner:
-                n_held = min(len(cache.tokens), self._model.models[other].n_past)
-                n = min(common_prefix(cache.tokens, context), n_held, len(context) - 1)
-                n = whole_tiles(context, n)
-                if n > longest:
-                    longest, source = n, other
+        others = (
+            (other, cache.tokens[: self._model.models[other].n_past])
+            for other, cache in list(self._caches.items())
+            if other != slot and cache.owner == own.owner
+        )
+        n_own = common_prefix(own.tokens, context)
+        longest, source = longest_shared(context[:-1], n_own, others)
         if source is None:
             return
         own.save()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from ...backends.base import BatchedModel
-from ...cache.token_cache import common_prefix
 from ...errors import CannotTruncate, DecodeError
-from ...scheduling.sharing import LEAST_SHARED
+from ...scheduling.sharing import longest_shared
 from .types import Counts, DeviceSession
 
 _PATIENCE_S = 2.0  # a session that has waited longer may take the slot of a busy one
@@ -64,13 +63,13 @@ class SlotTable:
         """
         if session.slot is None or not self._model.shares_prefixes:
             return
+        others = (
+            (slot, other.context.tokens[: other.n_cached])
+            for slot, other in self._sessions.items()
+            if other is not session and other.owner == session.owner
+        )
         wanted = session.context.tokens[:-1]
-        longest, source = session.n_cached + LEAST_SHARED - 1, None
-        for slot, other in self._sessions.items():
-            if other is not session and other.owner == session.owner:
-                n = common_prefix(other.context.tokens[: other.n_cached], wanted)
-                if n > longest:
-                    longest, source = n, slot
+        longest, source = longest_shared(wanted, session.n_cached, others)
         if source is not None:
             self.truncate(session, 0)
             try:
