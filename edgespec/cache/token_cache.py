@@ -16,6 +16,7 @@ from .prefixes import BLOCK, LEAST, Match, Prefixes
 
 logger = logging.getLogger("edgespec.prefixes")
 
+_APART = 128  # tokens between a saved state and the next one in a text
 _RECENT = 64  # tokens: evaluating this many again, if a later request needs it, is quick
 
 
@@ -185,13 +186,24 @@ class TokenCache:
         if self._prefixes.n_known(self.owner, [*self.tokens, 0]) > len(self.tokens) - LEAST:
             self.truncate(0)
 
-    def n_branching(self, context: Sequence[int]) -> int:
-        """Return after how many tokens of a context the state should be saved for other texts that
-        begin like it; 0 if that is not needed, because longer states can be truncated.
+    def saving_points(self, context: Sequence[int]) -> list[int]:
+        """Return after how many tokens the state should be saved while the rest of a context is
+        read; [] if that is not needed, because longer states can be truncated.
+
+        It is saved where other texts go on differently, and before the last token, for the same
+        prompt and for one whose last message is edited. Llama.cpp's server takes its checkpoints of
+        recurrent states at the ends of prompts, too.
         """
         if self._prefixes is None or not self._is_whole:
-            return 0
-        return self._prefixes.n_known(self.owner, context)
+            return []
+        at, points = len(self.tokens), []
+        if (n := self._prefixes.n_known(self.owner, context)) - at >= LEAST:
+            points.append(n)
+        match = self._prefixes.match(self.owner, context, whole=True)
+        end, saved = len(context) - 1, max([match.n if match else 0, *points])
+        if end > max([at, *points]) and end - saved >= _APART:
+            points.append(end)
+        return points
 
     def truncate(self, n_past: int, abort: Abort | None = None) -> None:
         """Keep only the first `n_past` tokens."""

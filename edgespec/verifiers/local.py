@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..backends.base import FINAL, BatchItem, Model, share_on_gpu
 from ..backends.features import Features
 from ..backends.tiles import tile_of, tiles_in
-from ..cache.prefixes import LEAST, Prefixes
+from ..cache.prefixes import Prefixes
 from ..cache.token_cache import TokenCache
 from ..config import SamplingParams
 from ..costs.reading import FEWEST, ReadingTimes
@@ -161,10 +161,10 @@ class LocalVerifier:
         if self._tiles and n < self._tiles[-1].stop:  # the first `verify` evaluates text alone
             yield from self._read(n, self._tiles[-1].stop)
             n = len(self._cache.tokens)
-        if (branching := self._cache.n_branching(context)) - n >= LEAST:
-            yield from self._read(n, branching)
+        for point in self._cache.saving_points(context):
+            yield from self._read(n, point)
             self._cache.save()
-            n = branching
+            n = point
         n_tapped = self._n_tapped()
         if n_tapped and len(context) - n > self._step:
             self._tap(())

@@ -37,13 +37,12 @@ def read(cache, prompt, owner=""):
     """Let a cache read a prompt as a verifier does; return how many tokens were there already."""
     cache.begin(owner)
     n = cache.align(prompt)
-    branching = cache.n_branching(prompt)
-    if branching - n >= LEAST:
-        cache.decode(prompt[n:branching], 0)
+    at = n
+    for point in cache.saving_points(prompt):
+        cache.decode(prompt[at:point], 0)
         cache.save()
-        cache.decode(prompt[branching:], 1)
-    else:
-        cache.decode(prompt[n:], 1)
+        at = point
+    cache.decode(prompt[at:], 1)
     assert cache.tokens == list(
         cache.model.checkpoint() if is_whole(cache) else cache.model._tokens
     )
@@ -119,6 +118,21 @@ def test_a_state_that_cannot_be_truncated_serves_its_own_text_alone(store):
     assert read(cache, [*begin, other, *text(3, 20)]) == 0  # but now the state is kept there
     read(cache, text(4, 50))
     assert read(cache, [*begin, other, *text(5, 20)]) == 70
+
+
+def test_a_repeated_and_an_edited_prompt_begin_with_a_state_that_cannot_be_truncated(store):
+    """States are saved before the last token of a prompt, and some way apart."""
+    cache = TokenCache(toy(truncate=False), prefixes=store.of(None))
+    talk, ends = text(1, 300), []
+    for i in range(6):
+        read(cache, talk)
+        ends.append(len(talk) - 1)
+        talk = [*talk, *text(10 + i, 50)]
+    read(cache, text(2, 50))
+    n_saved = [len(part.tokens) for parts in cache._prefixes.parts.values() for part in parts]
+    assert [n for n in n_saved if n in ends] == [299, 449]  # 349 and 399 are too near
+    assert read(cache, talk[:300]) == 299
+    assert read(cache, [*talk[:500], *text(3, 40)]) == 449
 
 
 def test_a_loaded_whole_state_is_not_truncated(store):
