@@ -42,7 +42,7 @@ def _copied(
 ) -> Path:
     if path.exists():
         return path
-    reader = gguf.GGUFReader(str(source))
+    reader = _reader(source)
     writer = gguf.GGUFWriter(str(path), architecture)
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key == "general.architecture":
@@ -88,7 +88,7 @@ def flat(kind: str, colour: tuple[int, int, int]) -> np.ndarray:
 def fitted(path: Path, text: Path, kind: str) -> Path:
     """Write a projector that sees colours, for a text model, and return its path."""
     width, seen = WIDTHS.get(kind, 64), []
-    n_out = int(gguf.GGUFReader(str(text)).fields[_width_key(text)].contents())
+    n_out = int(_reader(text).fields[_width_key(text)].contents())
 
     def selecting(rows: int, columns: int) -> np.ndarray:
         seen.append(columns)
@@ -118,14 +118,19 @@ def fitted(path: Path, text: Path, kind: str) -> Path:
     return projector_files.write(path, kind, n_out, width=width, final=lambda *_: last)
 
 
+@functools.cache
+def _reader(path: Path) -> gguf.GGUFReader:
+    return gguf.GGUFReader(path)
+
+
 def _width_key(text: Path) -> str:
-    architecture = gguf.GGUFReader(str(text)).fields["general.architecture"].contents()
+    architecture = _reader(text).fields["general.architecture"].contents()
     return f"{architecture}.embedding_length"
 
 
 @functools.cache
 def _table(text: Path) -> gguf.ReaderTensor:
-    tensors = gguf.GGUFReader(str(text)).tensors
+    tensors = _reader(text).tensors
     return next(tensor for tensor in tensors if tensor.name == "token_embd.weight")
 
 

@@ -6,6 +6,7 @@ opens files of models, `edgespec.backends.files`, and whoever decodes JSON catch
 """
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,12 @@ KNOWN = {  # places that read files of models themselves
 def sources(*folders):
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     assert found
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in found}
+    return {str(path.relative_to(ROOT)): parsed(path) for path in found}
+
+
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text("utf-8"))
 
 
 def caught(handlers):
