@@ -166,7 +166,7 @@ OPTIONS = [{}, {"zeros": True, "p_min": 0.61, "late": 1}, {"late": 1}, {"zeros":
 
 
 @pytest.mark.parametrize("options", first(2, OPTIONS, "more settings"), ids=str)
-@pytest.mark.parametrize("kinds", KINDS, ids=" | ".join)
+@pytest.mark.parametrize("kinds", first(4, KINDS, "more pairs of loops"), ids=" | ".join)
 @pytest.mark.parametrize("acceptance", UNCOUPLED)
 def test_the_joint_law_is_the_product(kinds, acceptance, options):
     params = SHORT, TWO
@@ -232,4 +232,6 @@ def test_rows_of_one_answer_take_the_place_of_the_other_ones(monkeypatch):
     monkeypatch.setattr(together._Company, "_choose", choosing)
     for kinds in KINDS[1:]:
         joint_law(kinds, (TWO, SHORT))
-    assert any(n < before for before, n in cuts)
+        if any(n < before for before, n in cuts):
+            return
+    pytest.fail("no draft was cut")

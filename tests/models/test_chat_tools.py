@@ -18,6 +18,7 @@ def look(direction: Literal["left", "ahead", "right"]) -> str:
     return f"{direction}: a cat"
 
 
+@pytest.mark.long("calls with real weights; tests/models/test_answers.py has one")
 def test_calls_are_the_same_with_drafts_and_stay_in_the_cache(qwen_pair):
     found = []
     with edgespec.load(qwen_pair[1], None, n_ctx=1024) as engine:

@@ -6,6 +6,7 @@ import pytest
 from edgespec import EngineConfig
 from edgespec.loading.assembly import assemble
 from tests.helpers import libllama
+from tests.helpers.selection import first
 from tests.helpers.toy_head import ToyHead
 
 llama_cpp = libllama.require()
@@ -41,8 +42,8 @@ class Scripted(ToyHead):
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("name", "top_k"), [("smollm2", 3), ("gemma", 3)])
-def test_text_and_states_are_the_targets(request, name, top_k):
+@pytest.mark.parametrize("name", first(1, LAYERS, "states of more real weights"))
+def test_text_and_states_are_the_targets(request, name):
     config = EngineConfig(n_ctx=1024, n_threads=1, flash_attn="on", batch_invariant=True)
     path = request.getfixturevalue(name)
     target = llama_cpp.LlamaCppModel(path, config)
@@ -57,7 +58,7 @@ def test_text_and_states_are_the_targets(request, name, top_k):
     target = llama_cpp.LlamaCppModel(path, config)
     head = Scripted(expected, layers, target.vocab_size)
     method = {"method": "draft_model", "num_speculative_tokens": 6, "draft_p_min": 0.0}
-    options = {"options": {"top_k": top_k}}
+    options = {"options": {"top_k": 3}}
     with assemble(target, target.tokenizer, head, method | options) as engine:
         found = engine.generate(prompt, max_tokens=N, ignore_eos=True)
         assert [*prompt, *found.token_ids] == expected

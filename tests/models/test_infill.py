@@ -56,6 +56,9 @@ def test_it_fills_in_what_belongs_there(client):
     assert text_of_stream(streamed, lambda event: event["content"]).startswith(" + second")
 
 
+@pytest.mark.long(
+    "reads hundreds of tokens of real weights; tests/server/test_llama_server.py has toys"
+)
 def test_the_files_before_it_are_read_once(client):
     extra = [{"filename": "a.py", "text": "def double(x):\n    return 2 * x\n" * 20}]
     warm = VIM | {"input_extra": extra, "input_prefix": "", "input_suffix": "", "prompt": "",

@@ -173,7 +173,7 @@ def victim(smollm2, small_draft):
 
 @settings(max_examples=share(50, 16), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    n_prompt=st.integers(1, 300), n_events=st.integers(0, 12), how=st.sampled_from(
+    n_prompt=st.integers(1, 150), n_events=st.integers(0, 12), how=st.sampled_from(
         ["close", "cancel", "cancel from a thread", "time limit"]
     ), delay=st.floats(0, 0.02), temperature=st.sampled_from([0.0, 0.9]),
 )  # fmt: skip
@@ -419,7 +419,9 @@ def test_ctrl_c_while_a_model_loads_ends_the_loading(smollm2):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("model", ["smollm2", "gemma", "qwen_pair"])
+@pytest.mark.parametrize(
+    "model", first(2, ["smollm2", "gemma", "qwen_pair"], "more vocabularies of real models")
+)
 def test_our_reader_sees_what_the_engine_sees(request, model):
     from edgespec.backends import llama_cpp
 
@@ -509,6 +511,10 @@ def test_a_cache_for_devices_that_does_not_fit(smollm2):
 def test_wrong_draft_vocabulary(smollm2, gemma):
     with pytest.raises(VocabularyMismatch, match=r"token \d+ is"):
         edgespec.load(gemma, smollm2, n_ctx=256)
+
+
+@pytest.mark.long("measures real weights; the test before this one loads them")
+def test_the_doctor_finds_a_wrong_draft_vocabulary(smollm2, gemma):
     found = edgespec.diagnose(gemma, smollm2, n_ctx=256)
     assert [finding.subject for finding in found if finding.broken] == ["draft"]
 
@@ -556,6 +562,7 @@ def test_draft_with_a_short_context_of_its_own(smollm2, small_draft):
         assert done.stats.num_accepted_draft_tokens > 0
 
 
+@pytest.mark.long("real weights; tests/models/test_slot_trees.py loses cells as well")
 def test_gemma_sliding_window(gemma):
     with edgespec.load(gemma, None, n_ctx=1024, speculative_config={"draft_p_min": 0.0}) as engine:
         prompt = engine.encode("one two three four five six seven " * 110 + "one two three")

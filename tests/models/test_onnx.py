@@ -14,6 +14,7 @@ import edgespec
 from edgespec import EngineConfig, EngineMissing
 from edgespec.chat.templates import render
 from edgespec.convert.tree_inputs import add_tree_inputs
+from tests.helpers.selection import share
 from tests.helpers.trees import differences
 from tests.helpers.weights import FOLDER
 
@@ -22,6 +23,7 @@ backend = pytest.importorskip("edgespec.backends.onnx", exc_type=EngineMissing)
 cuda = pytest.mark.skipif(
     not backend.supports_gpu_offload(), reason="this onnxruntime has no CUDA provider"
 )
+N = share(64, 2)
 TEXT = "Repeat this list twice: apples, pears, plums, cherries, quinces."
 
 
@@ -58,8 +60,8 @@ def text_of(target, draft, **config):
     options = {"n_ctx": 1024, "batch_invariant": True, "speculative_config": config}
     with edgespec.load(target, draft, **options) as engine:
         prompt = prompt_of(engine)
-        plain = engine.generate(prompt, max_tokens=64, disable_spec_decode=True)
-        drafted = engine.generate(prompt, max_tokens=64)
+        plain = engine.generate(prompt, max_tokens=N, disable_spec_decode=True)
+        drafted = engine.generate(prompt, max_tokens=N)
         assert plain.stats.num_draft_tokens == 0
         return plain, drafted
 
@@ -92,7 +94,7 @@ def test_a_graph_drafts_for_a_gguf(graph, smollm2):
 
 def test_chunks_of_a_prompt_give_the_row_of_the_whole(graph):
     rows = []
-    tokens = [100 + 7 * i % 5000 for i in range(300)]
+    tokens = [100 + 7 * i % 5000 for i in range(150)]
     for n_batch in (32, 128):
         model = backend.OnnxModel(graph, EngineConfig(n_ctx=512, n_batch=n_batch))
         rows.append(model.decode(tokens).logits[0].copy())
@@ -103,7 +105,7 @@ def test_chunks_of_a_prompt_give_the_row_of_the_whole(graph):
 def test_rows_of_nodes_are_those_of_their_paths(tree_graph):
     path, rounding = tree_graph
     model = backend.OnnxModel(path, EngineConfig(n_ctx=1024))
-    model.decode([100 + 7 * i % 5000 for i in range(300)], 0)
+    model.decode([100 + 7 * i % 5000 for i in range(share(300, 3))], 0)
     found = sorted(differences(model, random.Random(0), 30000, rounds=2))
     assert found[len(found) // 2] < rounding / 4  # the median
     assert found[-1] < rounding
@@ -117,7 +119,7 @@ def test_text_with_a_tree_at_every_step_parts_from_plain_text_at_near_ties(tree_
     with edgespec.load(path, None, n_ctx=1024, speculative_config=config) as engine:
         for text in (TEXT, "Count from one to twenty."):
             prompt = prompt_of(engine, text)
-            options = {"max_tokens": 64, "logprobs": 2}
+            options = {"max_tokens": N, "logprobs": 2}
             plain = engine.generate(prompt, disable_spec_decode=True, **options)
             done = engine.generate(prompt, **options)
             n_siblings += done.stats.drafted_per_position[0] - done.stats.num_draft_steps

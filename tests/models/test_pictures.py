@@ -88,7 +88,7 @@ def conversation(engine, kind, seed, **sampling):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_with_drafts_is_the_text_without(tiny, kind):
-    n, texts, figures = share(30, 4), {}, {}
+    n, texts, figures = share(30, 8), {}, {}
     for name, draft, spec in (
         ("plain", False, {"method": "none"}),
         ("lookup", False, forced("suffix")),

@@ -170,7 +170,7 @@ def test_a_draft_model_reads_its_prompts_once(request, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGESPEC_PREFIXES", str(tmp_path / "prefixes"))
     path = smollm2(request, tmp_path)
     config = {"method": "draft_model", "num_speculative_tokens": 3, "draft_p_min": 0.0}
-    prompts = [[*text(i % 2, 150, 20000), *text(i, 20, 20000)] for i in range(6)]
+    prompts = [[*text(i % 2, 70, 20000), *text(i, 20, 20000)] for i in range(4)]
     found = {}
     for place in ("off", "memory"):
         with edgespec.load(
@@ -192,5 +192,5 @@ def test_a_draft_model_reads_its_prompts_once(request, tmp_path, monkeypatch):
                 monkeypatch.undo()
                 monkeypatch.setenv("EDGESPEC_PREFIXES", str(tmp_path / "prefixes"))
                 found[place].append(sum(n_read))
-    assert min(found["off"]) >= 170
+    assert min(found["off"]) >= 90
     assert max(found["memory"][2:]) < 60

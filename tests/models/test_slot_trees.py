@@ -153,6 +153,7 @@ def test_a_failed_evaluation_leaves_nothing_in_any_slot(reference, slots, monkey
     slots.keep(0, (3, 5))
 
 
+@pytest.mark.long("hundreds of tokens of real weights")
 def test_packed_text_behind_a_window_can_be_cut_before_it(request, monkeypatch):
     model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(4)
     model.decode(words(rng, 100), 0)
@@ -192,6 +193,7 @@ def test_a_slot_says_what_it_has_lost_behind_its_window(request):
     model.close()
 
 
+@pytest.mark.long("thousands of tokens of real weights")
 def test_a_slot_branches_after_it_has_lost_cells_behind_its_window(request):
     """Of the text cells go that a leaf of an earlier tree still holds."""
     model, rng = opened(request.getfixturevalue("gemma"), 2048), random.Random(7)

@@ -13,7 +13,7 @@ from edgespec import EngineConfig
 from edgespec.loading.models import open_model
 from tests.helpers import libllama
 from tests.helpers.near_ties import NOISE, parting
-from tests.helpers.selection import sample
+from tests.helpers.selection import first, sample
 from tests.helpers.weights import FOLDER
 from tests.models.test_recurrent import write_mamba
 
@@ -43,13 +43,11 @@ REQUESTS = [
 
 
 @pytest.fixture(
-    params=[
-        "gguf",
-        "gguf, invariant",
-        "recurrent",
-        pytest.param("onnx", marks=pytest.mark.long("real weights once more")),
-        pytest.param("onnx, invariant", marks=pytest.mark.long("real weights once more")),
-    ]
+    params=first(
+        1,
+        ["gguf, invariant", "gguf", "recurrent", "onnx", "onnx, invariant"],
+        "real weights once more",
+    )
 )
 def loaded(request, tmp_path):
     """Return an engine of eight slots, a lone model, and True if texts must be equal."""

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from edgespec import ConfigError, SamplingParams
-from tests.helpers.selection import first
+from tests.helpers.selection import every, first
 from tests.unit.constraints.test_extreme_schemas import CONSTRAINTS, END, PIECES, answer
 
 pytest.importorskip("llguidance")
@@ -67,7 +67,7 @@ SIZES = first(2, [1.0, 0.03, 0.3, 0.1, 0.003], "sizes between the smallest and t
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", every(2, FORMS, "more forms"))
 def test_a_form_of_any_size_is_refused_or_followed(name, size):
     kind, make, most = FORMS[name]
     form = make(int(most * size))

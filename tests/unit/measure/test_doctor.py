@@ -189,6 +189,7 @@ def test_the_doctor_on_real_weights(smollm2, small_draft, tmp_path, monkeypatch)
     assert (profile.level, profile.text.split(":")[0]) == ("problem", "stale")
 
 
+@pytest.mark.long("measures real weights; test_busy_machines.py has toys")
 def test_beside_other_programs_the_doctor_is_sure_of_no_time(smollm2, busy_machine):
     done: list[str] = []
     findings = edgespec.diagnose(smollm2, None, n_ctx=512, progress=done.append)

@@ -68,8 +68,9 @@ def several(kind, *arguments):
 
 
 @pytest.mark.parametrize(("each", "draft"), [
-    (0.3, 0.8), (0.1, 1.2), (0.9, 0.3), (0.1, 0.1), (0.02, 0.3),
-    (0.3, 0.3), (0.1, 0.5), (0.02, 0.8),
+    (0.3, 0.8), (0.9, 0.3), (0.02, 0.3), (0.1, 0.5),
+    *(pytest.param(*device, marks=pytest.mark.long("more devices"))
+      for device in [(0.1, 1.2), (0.1, 0.1), (0.3, 0.3), (0.02, 0.8)]),
 ])  # fmt: skip
 def test_a_draft_model_that_agrees_half_the_time(each, draft):
     assert speedup(device(each, draft), several(drafted, 0.5, 0.9)) >= 0.97
@@ -92,7 +93,7 @@ def test_a_draft_model_that_was_good(sure, draft):
 
 
 @pytest.mark.parametrize("matching", every(2, [1, 2, 4, 8, 12], "more lengths"))
-@pytest.mark.parametrize("each", [0.02, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("each", every(2, [0.02, 0.1, 0.3, 0.6], "more devices"))
 def test_text_that_repeats_and_then_does_not(each, matching):
     assert speedup(device(each), several(lambda m, seed: teasing(seed, m), matching)) >= 0.97
     one = [teasing(9, matching, 256)]
