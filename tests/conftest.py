@@ -17,24 +17,35 @@ from edgespec.backends import telemetry
 from edgespec.loading import recommendations
 from edgespec.sampling.defaults import GREEDY
 from tests.helpers.progress import Progress
-from tests.helpers.selection import Selection
+from tests.helpers.selection import Selection, share
 from tests.helpers.weights import FOLDER, coarse_copy
 
 
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run the long tests as well")
+    parser.addoption("--rest", action="store_true", help="run what the quick command leaves out")
 
 
 def pytest_configure(config):
     telemetry.switch_off()  # some tests import onnxruntime themselves
-    settings.register_profile("tests", deadline=None)  # times are for benchmarks
-    settings.load_profile("tests")
+    keep_bytecode()
     selection = Selection(config)
+    # No deadline: times are for benchmarks.
+    settings.register_profile("tests", deadline=None, max_examples=share(100, 4))
+    settings.load_profile("tests")
     config.pluginmanager.register(selection)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         use_own_core(int(worker.removeprefix("gw")))
     elif not config.getoption("verbose") > 0 and not config.option.collectonly:
         config.pluginmanager.register(Progress(config, selection))
+
+
+def keep_bytecode():
+    """Compile modules once, even where the environment says otherwise, as in many containers: tests
+    start some 200 processes, and each would compile the package anew.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def use_own_core(number):
@@ -87,6 +98,17 @@ def greedy_models():
     with pytest.MonkeyPatch.context() as patched:
         for function in ("defaults_of", "remote_defaults"):
             patched.setattr(recommendations, function, lambda *given: GREEDY)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_comparisons():
+    """To load a model as `batch_invariant` takes seconds: it compares rows after many tokens. The
+    quick command compares them after few, for its texts are short.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        if used := sys.modules.get("edgespec.backends.llama_cpp.invariance"):
+            patched.setattr(used, "_LONG", share(used._LONG, 65))
         yield
 
 

@@ -1,6 +1,7 @@
 """What the quick command runs, and what it leaves to `pytest --all`.
 
-`python -m tests.helpers.selection` lists what is left, and why.
+`python -m tests.helpers.selection` lists what is left, and why. `pytest --rest` runs it: after the
+quick command, every case has run with all its examples, as with `--all`.
 
 A test is left if it carries the mark `long`, which says why:
 
@@ -30,12 +31,12 @@ ALL_COMBINATIONS = "all combinations of parameters, not only all pairs"
 _everything = False  # set before any test is imported
 
 
-def share(n: int, of: int = 8) -> int:
+def share(n: int, of: int = 20) -> int:
     """Return how many random examples to make: n for `--all`, else one in `of`."""
     return n if _everything else max(1, n // of)
 
 
-def sample(values: Iterable[T], of: int = 7) -> list[T]:
+def sample(values: Iterable[T], of: int = 13) -> list[T]:
     """Return the values to go through: all for `--all`, else the first of every `of`.
 
     A prime does not keep a factor of a product at one value.
@@ -64,28 +65,45 @@ class Selection:
 
     def __init__(self, config: pytest.Config) -> None:
         global _everything
-        _everything = config.getoption("--all")
+        self._rest = config.getoption("--rest")
+        _everything = config.getoption("--all") or self._rest
         self._is_named = any("::" in each for each in config.args)
         self.left: Counter[str] = Counter()
 
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Mark what pairs make superfluous, then leave out what is marked."""
+        """Mark what pairs make superfluous, then leave out what is marked, or all the rest."""
         for cases in _by_function(items):
             for item in superfluous(cases):
                 item.add_marker(pytest.mark.long(ALL_COMBINATIONS))
-        if _everything or self._is_named:
+        if self._rest:
+            run = [item for item in items if _is_long(item) or _has_more_examples(item)]
+        elif _everything or self._is_named:
             return
-        left = [item for item in items if item.get_closest_marker("long")]
-        self.left.update(_reason(item) for item in left)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=left)
+        else:
+            run = [item for item in items if not _is_long(item)]
+            self.left.update(_reason(item) for item in items if _is_long(item))
+        kept = set(run)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = run
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell the process that started this one what was left."""
         if (output := getattr(session.config, "workeroutput", None)) is not None:
             output["left"] = dict(self.left)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is not None
+
+
+def _has_more_examples(item: Any) -> bool:
+    """Return True if the quick command takes fewer examples within a test, or may do so: its file
+    asks `share` or `sample`.
+    """
+    asked = (getattr(item.module, each.__name__, None) is each for each in (share, sample))
+    return any(asked) or hasattr(item.obj, "hypothesis")
 
 
 def _reason(item: pytest.Item) -> str:
@@ -134,7 +152,7 @@ class _Listing:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Make the list."""
         self.lines.append("(more …: further values of a parameter, which take the same way)")
-        left = [item for item in session.items if item.get_closest_marker("long")]
+        left = [item for item in session.items if _is_long(item)]
         for why, of_reason in itertools.groupby(sorted(left, key=_reason), _reason):
             self.lines.append(why)
             for file, n in Counter(item.location[0] for item in of_reason).items():

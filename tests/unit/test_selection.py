@@ -3,7 +3,12 @@
 import itertools
 from types import SimpleNamespace
 
-from tests.helpers.selection import every, first, superfluous
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import selection
+from tests.helpers.selection import Selection, every, first, sample, superfluous
 
 VALUES = {"kind": ["a", "b", "c", "d"], "rule": ["x", "y", "z"], "seed": ["p", "q"]}
 
@@ -29,6 +34,46 @@ def test_every_pair_of_values_stays():
     kept = [each for each in whole if id(each) not in left_out]
     assert pairs(kept) == pairs(whole)
     assert len(kept) == 12  # as many as the two longest parameters have pairs; there are 24 cases
+
+
+@given(st.integers())
+def guess(number):
+    """Take random examples."""
+
+
+def cases():
+    """Return a case of every kind by its name."""
+    long, plain = {"long": pytest.mark.long("why")}, SimpleNamespace()
+    kinds = {
+        "quick": ({}, plain, test_every_pair_of_values_stays),
+        "long": (long, plain, test_every_pair_of_values_stays),
+        "fewer examples": ({}, SimpleNamespace(sample=sample), test_every_pair_of_values_stays),
+        "other sample": ({}, SimpleNamespace(sample=len), test_every_pair_of_values_stays),
+        "random": ({}, plain, guess),
+    }
+    return [
+        Case(nodeid=name, get_closest_marker=marks.get, module=module, obj=function)
+        for name, (marks, module, function) in kinds.items()
+    ]
+
+
+@pytest.mark.parametrize(("option", "expected"), [
+    ("", ["quick", "fewer examples", "other sample", "random"]),
+    ("--rest", ["long", "fewer examples", "random"]),
+    ("--all", ["quick", "long", "fewer examples", "other sample", "random"]),
+])  # fmt: skip
+def test_the_rest_is_what_the_quick_command_leaves(monkeypatch, option, expected):
+    monkeypatch.setattr(selection, "_everything", None)
+    left = []
+    config = SimpleNamespace(
+        args=[], getoption=lambda name: name == option,
+        hook=SimpleNamespace(pytest_deselected=lambda items: left.extend(items)),
+    )  # fmt: skip
+    items = cases()
+    Selection(config).pytest_collection_modifyitems(config, items)
+    assert [item.nodeid for item in items] == expected
+    assert len(items) + len(left) == 5
+    assert sample(range(20)) == (list(range(20)) if option else [0, 13])
 
 
 def test_values_that_are_left():
