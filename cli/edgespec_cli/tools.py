@@ -81,22 +81,24 @@ def listed(tools: tuple[edgespec.Tool, ...]) -> list[str]:
     ]
 
 
-def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> tuple[list[str], bool]:
+def results(talk: Conversation, calls: tuple[edgespec.ToolCall, ...]) -> tuple[list[Any], bool]:
     """Show each call, and run it if the user allows it. Return the results, and True if the user
     ended the turn.
 
     Ctrl-C at the question ends the turn: neither this call nor the later ones are run.
     """
-    texts: list[str] = []
+    values: list[Any] = []
     try:
         for call in calls:
-            texts.append(_result(talk, call))
+            values.append(_result(talk, call))
     except click.Abort:
-        return texts + [_NOT_RUN] * (len(calls) - len(texts)), True
-    return texts, False
+        return values + [_NOT_RUN] * (len(calls) - len(values)), True
+    return values, False
 
 
-def _result(talk: Conversation, call: edgespec.ToolCall) -> str:
+def _result(talk: Conversation, call: edgespec.ToolCall) -> Any:
+    from edgespec.chat.pictures import text_of
+
     talk.screen.remark(f"call: {_shown(call)}")
     try:
         with redirect_stdout(_Printed(talk.screen)):
@@ -105,7 +107,7 @@ def _result(talk: Conversation, call: edgespec.ToolCall) -> str:
         result = f"{call.name} was interrupted by the user"
     except SystemExit:
         result = f"{call.name} ended with sys.exit()"
-    talk.screen.remark(f"result: {_brief(result)}")
+    talk.screen.remark(f"result: {_brief(text_of(result))}")
     return result
 
 

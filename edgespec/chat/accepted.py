@@ -11,6 +11,7 @@ from .probes import ARGUMENTS, FIRST, TOOLS, Probe, call_id, call_of
 from .template_budget import JsonText
 
 _FOREIGN = "call_Foreign-0123456789.abcdef"  # a form that no template prescribes
+_SHOWN = "\udb00\udc00"  # the mark of a picture
 _EMPTY: tuple[Any, ...] = ("", [{"type": "text", "text": ""}], None, " ", "-")
 """Contents that say nothing, the best first."""
 _AROUND: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -114,6 +115,18 @@ class Accepted:
         calls = [{**call["tool_calls"][0], "id": _FOREIGN}]
         foreign = [user, {**call, "tool_calls": calls}, {**result, "tool_call_id": _FOREIGN}]
         return self._render(foreign) is not None or not self.calls
+
+    @functools.cached_property
+    def pictures_in_results(self) -> bool:
+        """True if the template writes pictures in results of tools, given as marks in a text or in
+        a part with text.
+        """
+        user, call, result = self._messages(("user", "call", "tool"))
+        if self._render([user, call, result]) is None:
+            return True
+        contents = (_SHOWN, [{"type": "text", "text": _SHOWN}])
+        rendered = (self._render([user, call, {**result, "content": each}]) for each in contents)
+        return any(text is not None and _SHOWN in text for text in rendered)
 
     def thought_of_call(self, key: str) -> bool:
         """Return True if a message with calls may have text as well as reasoning.

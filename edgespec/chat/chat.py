@@ -153,22 +153,33 @@ class Chat:
         """Send the results of the calls in the last answer, and return the answer that follows.
 
         results: one value for each call, in their order, or a mapping from call ids to values. Text
-        is sent unchanged, other values as JSON. Settings and errors are those of `stream`, and
+        is sent unchanged, pictures (`edgespec.picture`) and lists with pictures are shown, other
+        values are sent as JSON. For a model that reads text alone, and for a picture that cannot be
+        shown, a sentence takes its place. Settings and errors are those of `stream`, and
         ConfigError is also raised for results of other calls.
         """
         return _last(self.stream_results(results, **settings))
 
     def stream_results(self, results: Any, **settings: Any) -> Stream:
         """Send results as `send_results` does, and yield the answer while it is generated."""
-        given = forms.results(forms.open_calls(self.messages), results)
-        return self._stream(given, settings)
+        return self._stream(self._results(results), settings)
 
     def add_results(self, results: Any) -> None:
         """Add results in the form of `send_results`; the model reads them with the next message."""
-        self.messages += forms.results(forms.open_calls(self.messages), results)
+        self.messages += self._results(results)
 
-    def run_tool(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
-        """Run the function that a call names and return its result as text, for `send_results`.
+    def _results(self, values: Any) -> list[Message]:
+        sees = bool(self._engine.eyes)
+        return [
+            {**message, "content": pictures.as_result(message["content"], sees)}
+            if pictures.has_pictures(message["content"])
+            else message
+            for message in forms.results(forms.open_calls(self.messages), values)
+        ]
+
+    def run_tool(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> Any:
+        """Run the function that a call names and return its result, for `send_results`: text, or a
+        list of parts if the function returned a picture (`edgespec.picture`) or a list with one.
 
         The arguments are checked against the function's type hints. Errors become a text for the
         model to read: an unknown tool, arguments that do not fit, an exception. A result with more
@@ -177,7 +188,8 @@ class Chat:
         """
         from .functions import Functions
 
-        return self._context.shortened((self._functions or Functions(())).run(call, allow))
+        result = (self._functions or Functions(())).run(call, allow)
+        return self._context.shortened(result) if isinstance(result, str) else result
 
     def reset(self) -> None:
         """Forget the conversation but keep the system prompt and the tools."""

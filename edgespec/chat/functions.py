@@ -12,7 +12,8 @@ import msgspec
 
 from ..errors import ConfigError
 from ..types import ToolCall
-from .messages import result_text
+from .messages import result_of
+from .pictures import Content
 from .tools import Tool, tool_of
 
 
@@ -59,8 +60,9 @@ class Functions:
         except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise ConfigError(f"the arguments of {call.name} do not fit: {error}") from None
 
-    def run(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> str:
-        """Run the function of a call and return its result as text, or the text of an error.
+    def run(self, call: ToolCall, allow: Callable[[ToolCall], bool] | None = None) -> Content:
+        """Run the function of a call and return its result, or the text of an error. A result is
+        text, or a list of parts if it has pictures.
 
         allow: called before a function is run, and only about calls that can be run; if it returns
         False, the function is not run.
@@ -72,7 +74,7 @@ class Functions:
         if allow is not None and not allow(call):
             return f"{call.name} was not run: it was not allowed"
         try:
-            return result_text(self._functions[call.name](**arguments))
+            return result_of(self._functions[call.name](**arguments))
         except Exception as error:  # the model reads the error and may correct its call
             return f"{call.name} failed: {type(error).__name__}: {error}"
 

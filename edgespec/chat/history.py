@@ -10,6 +10,7 @@ into a form that it takes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from .accepted import Accepted
 from .cut_arguments import whole
 from .markers import ID_LENGTH
 from .messages import Message
+from .pictures import marks_of, without_marks
 
 _BETWEEN = "\n\n"  # separates joined messages of one role
 _DIGITS = string.digits + string.ascii_letters
@@ -37,7 +39,8 @@ def regular(
     its place goes into the user's message that follows at once, or else becomes one. Messages of
     one role in a row are joined where roles must alternate. A message without text keeps its place.
     The result of a call gets the name of its tool, which some templates write. Calls and results
-    become text for a template without tools that refuses them.
+    become text for a template without tools that refuses them. Pictures in results that the
+    template does not write go into a message of the user after all results of the same calls.
     """
     history = _History(accepted, thought_key)
     for message in messages:
@@ -55,6 +58,7 @@ class _History:
         self._held: list[str] = []  # texts of the system that wait for a message of the user
         self._called: dict[str, str] = {}  # names of tools by the ids of their calls
         self._waiting: dict[str, Message] = {}  # calls that are written with their results
+        self._unwritten: list[str] = []  # pictures that wait for a message of the user
 
     def add(self, message: Mapping[str, Any]) -> None:
         """Add a message in OpenAI's form."""
@@ -64,10 +68,12 @@ class _History:
         add |= {"assistant": self._assistant, "tool": self._result}
         if role != "tool":
             self._waiting = {}
+            self._show()
         add.get(role, self._messages.append)(message)
 
     def finished(self) -> list[Message]:
         """Return the messages."""
+        self._show()
         self._let_go()
         return self._messages
 
@@ -134,6 +140,10 @@ class _History:
         if is_orphan or not self._accepted.calls:
             self._user({"role": "user", "content": message["content"]})
             return
+        marks = marks_of(text_of(message["content"]))
+        if marks and not self._accepted.pictures_in_results:
+            self._unwritten += marks
+            message["content"] = without_marks(message["content"])
         if call := self._waiting.pop(call_id, None):
             self._append("call", {"role": "assistant", "content": "", "tool_calls": [call]})
         name = message.pop("name", None) or self._called.get(call_id)
@@ -177,6 +187,12 @@ class _History:
         return "".join(
             _DIGITS[number // len(_DIGITS) ** i % len(_DIGITS)] for i in range(ID_LENGTH)
         )
+
+    def _show(self) -> None:
+        """Add the pictures that wait as a message of the user."""
+        if self._unwritten:
+            shown, self._unwritten = "".join(self._unwritten), []
+            self._user({"role": "user", "content": shown})
 
     def _let_go(self) -> None:
         """Add the texts of the system that wait as a message of the user."""
@@ -248,9 +264,20 @@ class Transcript:
         calls = self._last("assistant").setdefault("tool_calls", [])
         calls.append(call_of(call_id, name, arguments))
 
-    def result(self, call_id: str, text: str) -> None:
-        """Add the result of a tool call."""
-        self._begin({"role": "tool", "tool_call_id": call_id, "content": text})
+    def result(self, call_id: str, pieces: Iterable[tuple[str, str]]) -> None:
+        """Add the result of a tool call. pieces: its texts, and the data: URLs of its pictures,
+        each with its kind: "text" or "picture".
+        """
+        parts: list[dict[str, Any]] = []
+        for is_text, group in itertools.groupby(pieces, lambda piece: piece[0] == "text"):
+            said = [piece for _, piece in group]
+            if is_text:
+                parts.append({"type": "text", "text": joined(said)})
+            else:
+                parts += [{"type": "image_url", "image_url": {"url": url}} for url in said]
+        has_text = all(part["type"] == "text" for part in parts)
+        content = text_of(parts) if has_text else parts
+        self._begin({"role": "tool", "tool_call_id": call_id, "content": content})
 
     def _add(self, role: str, field: str, text: str) -> None:
         message = self._last(role)

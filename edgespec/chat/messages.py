@@ -9,8 +9,8 @@ import msgspec
 
 from ..errors import ConfigError
 from ..types import ToolCall
+from .pictures import Content, restored, shown_by
 from .pictures import Message as Message
-from .pictures import restored
 
 _FOLLOWS = {  # the roles that may come after a role, once all calls have their results
     "": ("user",),
@@ -18,6 +18,7 @@ _FOLLOWS = {  # the roles that may come after a role, once all calls have their 
     "assistant": ("user",),
     "tool": ("assistant", "user"),
 }
+_SHOWING = ("user", "tool")  # roles whose messages may have pictures
 NO_RESULT = "no result"
 
 
@@ -74,15 +75,19 @@ def results(calls: Mapping[str, str], values: Any) -> list[Message]:
             f"{', '.join(map(str, by_id)) or 'none'}"
         )
     return [
-        {"role": "tool", "tool_call_id": id_, "name": name, "content": result_text(by_id[id_])}
+        {"role": "tool", "tool_call_id": id_, "name": name, "content": result_of(by_id[id_])}
         for id_, name in calls.items()
     ]
 
 
-def result_text(value: Any) -> str:
-    """Return a result as the model reads it: text unchanged, other values as JSON, or as `str`."""
+def result_of(value: Any) -> Content:
+    """Return a result as the model reads it: text unchanged, pictures as parts, other values as
+    JSON, or as `str`. Raises the errors of `pictures.content_of`.
+    """
     if isinstance(value, str):
         return value
+    if shown := shown_by(value):
+        return shown
     if hasattr(value, "model_dump_json"):  # a pydantic model, without importing pydantic
         return str(value.model_dump_json())
     try:
@@ -103,7 +108,7 @@ def checked(saved: Any) -> list[Message]:
     for i, message in enumerate(saved):
         expected = ("tool",) if missing else _FOLLOWS[messages[-1]["role"] if messages else ""]
         role = message.get("role") if isinstance(message, dict) else None
-        if role == "user":
+        if role in _SHOWING:
             message = {**message, "content": restored(message.get("content"))}
         if not isinstance(role, str) or role not in expected or not _has_text(message):
             raise ConfigError(
@@ -128,7 +133,7 @@ def _has_text(message: Message) -> bool:
     if not all(isinstance(message.get(key, ""), str) for key in names):
         return False
     content = message.get("content")
-    return isinstance(content, str) or (message["role"] == "user" and isinstance(content, list))
+    return isinstance(content, str) or (message["role"] in _SHOWING and isinstance(content, list))
 
 
 def _copied(message: Message, i: int) -> Message:

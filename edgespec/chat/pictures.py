@@ -7,6 +7,7 @@ pairs of surrogates, which valid text cannot contain.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ _FIRST = 0xDB00  # the first of a mark's two surrogates, for the first 1024 pict
 _MOST_MARKS = 256 * 1024
 _PICTURES = ("picture", "image_url", "input_image")
 _SOURCES = {"image_url": "image_url", "input_image": "image_url", "image": "image"}
+LEFT_OUT = "[An image or a file was left out here: results of tools are read as text.]"
+"""In place of images and files in results of tools, if the model reads text alone."""
+_NEXT = "[The image is in the next message.]"
 
 Message = dict[str, Any]
 Content = str | list[dict[str, Any]]
@@ -91,6 +95,11 @@ def marks_of(text: str) -> list[str]:
     return _MARK.findall(text)
 
 
+def without_marks(text: str) -> str:
+    """Return a text with a sentence in place of each mark: the picture is in the next message."""
+    return _MARK.sub(_NEXT, text)
+
+
 def content_of(given: Any) -> Content:
     """Return what a user says as the content of a message.
 
@@ -109,6 +118,52 @@ def content_of(given: Any) -> Content:
     if not n:
         return "".join(part["text"] for part in parts)
     return parts
+
+
+def shown_by(value: Any) -> Content | None:
+    """Return what a function returned as the content of a message, if it is a Picture, a list with
+    one, or such a content; None for any other value. Raises the errors of `content_of`.
+    """
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    for each in values:
+        is_part = isinstance(each, Mapping) and isinstance(each.get("picture"), Picture)
+        if is_part or isinstance(each, Picture):
+            return content_of(values)
+    return None
+
+
+def as_result(parts: Sequence[Any], sees: bool) -> Content:
+    """Return the content of a tool's result, from parts as in `content_of`.
+
+    Results cannot be taken back: a program that sends one sends it again at every later turn. So
+    nothing is refused. A sentence takes the place of a picture that cannot be decoded, of one too
+    many, and of all pictures if `sees` is False.
+    """
+    said: list[dict[str, Any]] = []
+    for is_text, group in itertools.groupby(parts, lambda part: part["type"] == "text"):
+        if is_text:
+            said.append({"type": "text", "text": "".join(part["text"] for part in group)})
+        else:
+            for part in group:
+                n = sum(each["type"] == "picture" for each in said)
+                said.append(_shown_or_told(part, n) if sees else _told(LEFT_OUT))
+    if has_pictures(said):
+        return said
+    return "\n\n".join(part["text"] for part in said if part["text"])
+
+
+def _shown_or_told(part: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return a picture of a result, or a text that says why it cannot be shown."""
+    if number >= MOST_PICTURES:
+        return _told(f"[An image was left out here: at most {MOST_PICTURES} are taken.]")
+    try:
+        return _part(part, number)
+    except ConfigError as error:
+        return _told(f"[An image was left out here: {error}]")
+
+
+def _told(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _part(given: Any, number: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from ..chat.encoder import ConversationEncoder
 from ..chat.messages import Message
 from ..chat.options import AnswerOptions
-from ..chat.pictures import Album, content_of
+from ..chat.pictures import Album, Content, as_result, content_of, has_pictures
 from ..chat.reader import Reader
 from ..chat.request import GenerationRequest
 from ..config import SamplingParams
@@ -211,18 +211,35 @@ class Preparation:
         """Return a request with its pictures decoded, and an album for them; None if it has none.
         Raises ApiError if a picture cannot be shown.
         """
-        messages = list(asked.request.messages)
-        album = None
-        for i, message in enumerate(messages):
-            if isinstance(message.get("content"), list):
-                try:
-                    self._engine.check_sees()
-                    messages[i] = {**message, "content": content_of(message["content"])}
-                except ConfigError as error:
-                    place = asked.places[i] if asked.places else f"{asked.messages}[{i}]"
-                    raise bad_value(place, f"{place}: {error}") from None
-                album = album or Album(functools.partial(self._engine.read, owner=owner))
-        return (replace(asked.request, messages=messages) if album else asked.request), album
+        places = asked.places or [
+            f"{asked.messages}[{i}]" for i in range(len(asked.request.messages))
+        ]
+        messages = self.decoded(asked.request.messages, places)
+        if not any(has_pictures(message.get("content")) for message in messages):
+            return replace(asked.request, messages=messages), None
+        album = Album(functools.partial(self._engine.read, owner=owner))
+        return replace(asked.request, messages=messages), album
+
+    def decoded(self, messages: Sequence[Message], places: Sequence[str]) -> list[Message]:
+        """Return messages with their pictures decoded. places: for each message, its place in the
+        request. Raises ApiError if a picture of a user cannot be shown; in results of tools, a
+        sentence takes the place of such pictures.
+        """
+        return [
+            {**message, "content": self._content(message, place)}
+            if isinstance(message.get("content"), list)
+            else message
+            for message, place in zip(messages, places, strict=True)
+        ]
+
+    def _content(self, message: Message, place: str) -> Content:
+        if message["role"] == "tool":
+            return as_result(message["content"], bool(self._engine.eyes))
+        try:
+            self._engine.check_sees()
+            return content_of(message["content"])
+        except ConfigError as error:
+            raise bad_value(place, f"{place}: {error}") from None
 
     def _tokenized(self, asked: ParsedRequest, owner: str, stopped: Stopped) -> _Tokenized:
         request, album = self._shown(asked, owner)

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from .. import protocol
 from ..chat.options import AnswerOptions
+from ..chat.pictures import has_pictures
 from ..chat.request import GenerationRequest
 from ..decoding.prompts import collect
 from ..engine import Engine
@@ -17,9 +18,12 @@ from .apis.chat_completions.structs import messages_of
 from .apis.fields import read
 from .apis.tokens import DetokenizeRequest, TokenizeConversation, TokenizeRequest, TokenizeText
 from .apis.tools import Tools, variables_of
+from .errors import bad_value
 from .preparation import Preparation, of_body
 from .settings import ServerSettings
 from .work import Stopped
+
+_NO_IDS = "pictures have no token ids; /v1/messages/count_tokens counts their tokens"
 
 
 class Tokenization:
@@ -78,8 +82,13 @@ class Tokenization:
             tools = Tools(given_tools(given.tools)).options().tools
             variables = variables_of(given.chat_template_kwargs)
             options = self._preparation.checked(AnswerOptions(tools, template_kwargs=variables))
+            messages = messages_of(given.messages)
+            places = [f"messages[{i}]" for i in range(len(messages))]
+            messages = self._preparation.decoded(messages, places)
+            if any(has_pictures(message["content"]) for message in messages):
+                raise bad_value("messages", _NO_IDS)
             asked = GenerationRequest(
-                messages=messages_of(given.messages), parse_special=bool(given.parse_special),
+                messages=messages, parse_special=bool(given.parse_special),
                 continues=given.continue_final_message,
             )  # fmt: skip
             opening = given.add_generation_prompt is not False or bool(asked.continues)

@@ -342,6 +342,65 @@ def test_three_apis_show_pictures(eyes):
         assert engine.target.eyes.n_encoded == 2
 
 
+@pytest.mark.model
+def test_results_of_tools_show_pictures(eyes):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    pytest.importorskip("PIL")
+    text, mmproj = eyes("mlp")
+    asked = "What colour is the picture?"
+    with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
+        client = TestClient(
+            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
+        )
+        for name in ("red", "blue"):
+            shown = edgespec.picture(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
+            url = data_url(shown.pixels())
+            source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+            function = {"name": "look", "arguments": "{}"}
+            call = {"id": "a", "type": "function", "function": function}
+            picture, said = {"type": "image_url", "image_url": {"url": url}}, {"temperature": 0}
+            body = said | {"max_tokens": 16, "messages": [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "a", "content": [picture]},
+                {"role": "user", "content": asked},
+            ]}  # fmt: skip
+            answer = client.post("/v1/chat/completions", json=body).json()
+            assert name in answer["choices"][0]["message"]["content"].lower()
+            assert client.post("/tokenize", json={"messages": body["messages"]}).status_code == 400
+            use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+            block = {"type": "image", "source": source}
+            result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+            body = said | {"max_tokens": 16, "messages": [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": [use]},
+                {"role": "user", "content": [result, {"type": "text", "text": asked}]},
+            ]}  # fmt: skip
+            answer = client.post("/v1/messages", json=body).json()
+            assert name in answer["content"][0]["text"].lower()
+            body = said | {"max_output_tokens": 16, "input": [
+                {"role": "user", "content": asked},
+                {"type": "function_call", "call_id": "a", **function},
+                {"type": "function_call_output", "call_id": "a", "output": [
+                    {"type": "input_image", "image_url": url},
+                ]},
+                {"role": "user", "content": asked},
+            ]}  # fmt: skip
+            answer = client.post("/v1/responses", json=body).json()
+            assert name in answer["output"][0]["content"][0]["text"].lower()
+            chat = engine.chat()
+            called = {"role": "assistant", "content": "", "tool_calls": [call]}
+            chat.messages = [{"role": "user", "content": asked}, called]
+            chat.add_results([["Here:", shown]])
+            assert name in chat.send(asked, max_tokens=16, temperature=0).text.lower()
+            saved = json.loads(json.dumps(chat.to_dict()))
+            assert saved["messages"][2]["content"][1]["sha256"] == shown.digest.hex()
+
+
 def data_url(pixels):
     import base64
     import io

@@ -5,8 +5,8 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
+from edgespec.chat.pictures import LEFT_OUT
 from edgespec.server.apis.chat_completions.foreign import regular
-from edgespec.server.apis.skipped import LEFT_OUT
 from tests.helpers.chat_templates import source_of
 from tests.helpers.scripted_chats import ScriptedChat
 
@@ -14,6 +14,8 @@ pytest.importorskip("llguidance")
 
 USER = {"role": "user", "content": "Weather?"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+MCP = {"type": "image", "mimeType": "image/png", "data": "AA=="}
 
 
 def text(said):
@@ -80,7 +82,13 @@ CASES = {
     ),
     "an image in a result": (
         [result([text("Here:"), IMAGE], tool_call_id="a")],
-        [result([text("Here:"), text(LEFT_OUT)], tool_call_id="a")],
+        [result([text("Here:"), IMAGE], tool_call_id="a")],
+    ),
+    "images in other forms": (
+        [result([{"type": "input_image", "image_url": "data:x"}, PICTURE, MCP, {"type": "image"},
+         {"type": "file", "file": {}}], tool_call_id="a")],
+        [result([{"type": "image_url", "image_url": {"url": "data:x"}}, IMAGE, IMAGE,
+         text(LEFT_OUT), text(LEFT_OUT)], tool_call_id="a")],
     ),
 }  # fmt: skip
 
@@ -122,7 +130,6 @@ def test_a_model_that_reads_text_alone_refuses_images_of_the_user(client: TestCl
     assert "messages[0]: pictures cannot be shown" in response.text
 
 
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 PDF = {
     "type": "document",
     "source": {"type": "base64", "media_type": "application/pdf", "data": ""},
@@ -136,6 +143,7 @@ PLAIN = {
 @pytest.mark.parametrize(("content", "said"), [
     ([text("See:"), PICTURE], f"See:\n\n{LEFT_OUT}"), ([PDF], LEFT_OUT), ([PLAIN], "Rain."),
     ({"x": 1}, '{"x": 1}'), (PICTURE, LEFT_OUT),
+    ([{"type": "image", "source": {}}, text("x")], f"{LEFT_OUT}\n\nx"),
 ])  # fmt: skip
 def test_results_in_messages(client: TestClient, content, said):
     use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}

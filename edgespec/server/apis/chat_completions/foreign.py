@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..skipped import LEFT_OUT, as_text, text_in
+from ....chat.pictures import LEFT_OUT
+from ..skipped import as_text, text_in, url_of
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 _THOUGHTS = ("thinking", "reasoning", "reasoning_text", "redacted_thinking")
@@ -118,15 +119,21 @@ def _user_part(part: Any) -> Any:
     """Return a part of a user's message: pictures in other APIs' forms as image_url."""
     if not _is_of(part, ("image_url", "input_image")):
         return _text_part(part)
-    url = part.get("image_url")
-    return {"type": "image_url", "image_url": {"url": url} if isinstance(url, str) else url}
+    return _picture(part) or {"type": "image_url", "image_url": part.get("image_url")}
 
 
 def _result_part(part: Any) -> Any:
-    """Return a part of a result. Images and files become a text that says that they are missing."""
+    """Return a part of a result: pictures as image_url. Files, and what is no picture, become a
+    text that says that they are missing.
+    """
     if _is_of(part, _ATTACHED):
-        return {"type": "text", "text": LEFT_OUT}
+        return _picture(part) or {"type": "text", "text": LEFT_OUT}
     return _other_part(part)
+
+
+def _picture(part: Any) -> dict[str, Any] | None:
+    url = url_of(part)
+    return {"type": "image_url", "image_url": {"url": url}} if url else None
 
 
 def _other_part(part: Any) -> Any:

@@ -54,7 +54,7 @@ class ImageUrl(Struct, frozen=True):
 
 
 class UserPart(Struct, frozen=True):
-    """A piece of a user's message: text or a picture."""
+    """A piece of a user's message or of a tool's result: text or a picture."""
 
     type: Annotated[Literal["text", "refusal", "image_url"], only("text and pictures")]
     text: str | None = None
@@ -123,7 +123,7 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
 class ToolMessage(Message, frozen=True, kw_only=True, tag="tool"):
     """The result of a tool call."""
 
-    content: Content = None
+    content: UserContent = None
     tool_call_id: str
 
 

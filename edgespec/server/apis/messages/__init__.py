@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....chat.history import Transcript, joined
+from ....chat.history import Transcript
 from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
@@ -137,18 +137,27 @@ def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
         if isinstance(block, TextBlock) and role != "assistant":
             talk.say(role, block.text)
         elif isinstance(block, ImageBlock):
-            kind = block.source.media_type or "image/png"
-            talk.show(f"data:{kind};base64,{block.source.data}")
+            talk.show(_url(block))
         elif isinstance(block, ToolUseBlock):
             talk.call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
         elif isinstance(block, ToolResultBlock):
             talk.result(block.tool_use_id, _result(block))
 
 
-def _result(block: ToolResultBlock) -> str:
+def _url(block: ImageBlock) -> str:
+    kind = block.source.media_type or "image/png"
+    return f"data:{kind};base64,{block.source.data}"
+
+
+def _result(block: ToolResultBlock) -> Iterator[tuple[str, str]]:
     if block.content is None or isinstance(block.content, str):
-        return block.content or ""
-    return joined([part.text for part in block.content if isinstance(part, TextBlock)])
+        yield "text", block.content or ""
+        return
+    for part in block.content:
+        if isinstance(part, TextBlock):
+            yield "text", part.text
+        elif isinstance(part, ImageBlock):
+            yield "picture", _url(part)
 
 
 def _functions(tools: list[MessagesTool] | None) -> list[GivenTool]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from ....chat.pictures import LEFT_OUT
 from ..fields import (
     IGNORED,
     Length,
@@ -22,7 +23,7 @@ from ..fields import (
     only,
     with_settings,
 )
-from ..skipped import BLOCKS, LEFT_OUT, as_text, text_in
+from ..skipped import BLOCKS, as_text, text_in, url_of
 
 STATELESS = "nothing is stored here; send the whole conversation"
 
@@ -64,7 +65,7 @@ class ImageSource(Struct, frozen=True):
 
 
 class ImageBlock(Block, frozen=True, tag="image"):
-    """A picture in a user's message."""
+    """A picture in a user's message, or in the result of a tool."""
 
     source: ImageSource
 
@@ -218,23 +219,21 @@ def _known(block: Any) -> Any:
 
 
 def _result(content: Any) -> Any:
-    """Return the content of a tool's result as text and blocks of text."""
+    """Return the content of a tool's result as text, or as blocks of text and pictures."""
     if isinstance(content, dict):
         content = [content] if "type" in content else as_text(content)
     if not isinstance(content, list):
         return content
-    blocks = [
-        {"type": "text", "text": LEFT_OUT} if _is_attached(each) else _known(each)
-        for each in content
-    ]
-    return [each for each in blocks if each is not _NOTHING]
+    return [each for each in map(_result_block, content) if each is not _NOTHING]
 
 
-def _is_attached(block: Any) -> bool:
-    """Return True for an image, and for a document that is not a text."""
-    if not isinstance(block, dict):
-        return False
-    return block.get("type") == "image" or (block.get("type") == "document" and not _text_of(block))
+def _result_block(block: Any) -> Any:
+    """Return a block of a tool's result, with a text in place of what is no text and no picture."""
+    kind = block.get("type") if isinstance(block, dict) else ""
+    is_file = kind == "document" and not _text_of(block)
+    if is_file or (kind == "image" and not url_of(block)):
+        return {"type": "text", "text": LEFT_OUT}
+    return _known(block)
 
 
 def _text_of(document: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ....chat.history import Transcript, joined
@@ -86,7 +87,7 @@ def _add(talk: Transcript, item: Item) -> None:
     elif isinstance(item, FunctionCallItem):
         talk.call(item.call_id, item.name, item.arguments or "")
     elif isinstance(item, FunctionCallOutputItem):
-        talk.result(item.call_id, joined(_texts(item.output)))
+        talk.result(item.call_id, _output(item.output))
     elif isinstance(item, ReasoningItem):
         talk.think("".join(part.text for part in item.content or item.summary or ()))
 
@@ -107,6 +108,15 @@ def _add_parts(talk: Transcript, item: MessageItem) -> None:
             talk.show(part.image_url or "")
         else:
             talk.say("user", "".join(_texts([part])))
+
+
+def _output(content: str | list[Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield the texts and the pictures of a function's output, each with its kind."""
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, InputImage):
+            yield "picture", part.image_url or ""
+        else:
+            yield "text", "".join(_texts(part if part is None or isinstance(part, str) else [part]))
 
 
 def _texts(content: str | list[Any] | None) -> list[str]:

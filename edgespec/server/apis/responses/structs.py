@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from ....chat.pictures import LEFT_OUT
 from ...errors import bad_value
 from ..fields import (
     IGNORED,
@@ -24,7 +25,7 @@ from ..fields import (
     only,
     with_settings,
 )
-from ..skipped import ITEMS, LEFT_OUT, as_text, text_in
+from ..skipped import ITEMS, as_text, text_in, url_of
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """The fields of a request that its answer repeats unchanged."""
@@ -56,7 +57,7 @@ class Refusal(ContentPart, frozen=True, tag="refusal"):
 
 
 class InputImage(ContentPart, frozen=True, tag="input_image"):
-    """A picture in a user's message. `detail` is ignored."""
+    """A picture in a user's message, or in the result of a function. `detail` is ignored."""
 
     image_url: Annotated[str | None, about("data:image/png;base64,…")] = None
     file_id: str | None = None
@@ -274,7 +275,7 @@ def _prepared(item: Any) -> Any:
 
 
 def _output(output: Any) -> Any:
-    """Return the output of a function, with a text in place of images and files."""
+    """Return the output of a function, with a text in place of files."""
     if isinstance(output, dict):
         return as_text(output)
     if not isinstance(output, list):
@@ -282,7 +283,7 @@ def _output(output: Any) -> Any:
     attached = ("input_image", "input_file")
     return [
         {"type": "input_text", "text": LEFT_OUT}
-        if isinstance(part, dict) and part.get("type") in attached
+        if isinstance(part, dict) and part.get("type") in attached and not url_of(part)
         else part
         for part in output
     ]
