@@ -27,7 +27,7 @@ Pixels = npt.NDArray[np.uint8]
 """Red, green and blue of each pixel, [height, width, 3]."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-MOST_BYTES = 10 << 20  # of an encoded picture
+MOST_BYTES = 16 << 20  # of an encoded picture
 MOST_PIXELS = 64_000_000
 MOST_PICTURES = 8  # in one message
 _LONGEST = 200  # times the shorter side: models scale the sides of a picture together

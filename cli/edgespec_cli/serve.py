@@ -114,7 +114,15 @@ def _setting(name: str, **more: Any) -> Callable[[F], F]:
     _setting("tokens_per_day"),
     _setting("request_log", type=FILE, metavar="FILE"),
     _setting("request_log_contents"),
-    _setting("max_body_bytes"),
+    _setting("max_body_bytes", show_default="2 MiB, or 24 MiB if the model sees pictures"),
+    option(
+        "--allowed-media-domains",
+        multiple=True,
+        metavar="HOST",
+        help="Fetch pictures that requests name by http: and https: addresses of this host; * for "
+        "every host that is in no private network. Can be given several times.",
+    ),
+    _setting("allowed_local_media_path", type=FILE, metavar="FOLDER"),
     _setting("max_prompt_tokens"),
     _setting("grace_s", metavar="SECONDS"),
 )
@@ -316,6 +324,8 @@ def _settings(params: dict[str, Any]) -> ServerSettings:
         request_log=params["request_log"],
         request_log_contents=bool(params["request_log_contents"]),
         max_body_bytes=params["max_body_bytes"],
+        allowed_media_domains=params["allowed_media_domains"],
+        allowed_local_media_path=params["allowed_local_media_path"],
         max_prompt_tokens=params["max_prompt_tokens"],
         grace_s=params["grace_s"],
         sampling=sampling_arguments(params),

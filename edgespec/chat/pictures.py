@@ -155,11 +155,16 @@ def as_result(parts: Sequence[Any], sees: bool) -> Content:
 def _shown_or_told(part: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return a picture of a result, or a text that says why it cannot be shown."""
     if number >= MOST_PICTURES:
-        return _told(f"[An image was left out here: at most {MOST_PICTURES} are taken.]")
+        return left_out(f"at most {MOST_PICTURES} are taken")
     try:
         return _part(part, number)
     except ConfigError as error:
-        return _told(f"[An image was left out here: {error}]")
+        return left_out(error)
+
+
+def left_out(why: object) -> dict[str, Any]:
+    """Return a part with a text in place of a picture of a result."""
+    return _told(f"[An image was left out here: {why}]")
 
 
 def _told(text: str) -> dict[str, Any]:

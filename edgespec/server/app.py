@@ -80,6 +80,7 @@ def create_app(
     """
     from .. import __version__
 
+    settings = settings.for_model(sees=bool(engine.eyes))
     queue = RequestQueue(settings.max_queue, engine.n_slots)
     keys, limits = Keys(settings), Limits(settings)
     request_log = None
@@ -280,7 +281,7 @@ class Server(uvicorn.Server):
                 ssl_keyfile=settings.tls_key,
                 timeout_graceful_shutdown=5,
                 ws="websockets-sansio",
-                ws_max_size=settings.max_body_bytes,
+                ws_max_size=settings.for_model(sees=False).max_body_bytes,
                 ws_per_message_deflate=False,
             )
         )

@@ -46,6 +46,12 @@ class ParsedRequest:
     places: Sequence[str] = ()
     watch: Callable[[], Callable[[Event], bool]] | None = None
 
+    @property
+    def message_places(self) -> Sequence[str]:
+        """The place in the body of each message."""
+        n = len(self.request.messages)
+        return self.places or [f"{self.messages}[{i}]" for i in range(n)]
+
 
 class PreparedRequest(NamedTuple):
     """A request as the engine takes it.

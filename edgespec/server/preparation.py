@@ -34,6 +34,7 @@ from .base import ParsedRequest, PreparedRequest, arguments_of
 from .clients import client_of
 from .errors import TOO_LONG, ApiError, bad_value, shutting_down
 from .filling import Filling
+from .media import Media
 from .request_queue import RequestQueue
 from .settings import ServerSettings
 from .work import Stopped, in_turn, while_connected
@@ -79,6 +80,7 @@ class Preparation:
         }
         self._queue = RequestQueue(settings.max_queue)  # requests to tokenize
         self._forms: dict[str, RequestQueue] = {}  # forms to compile, by client
+        self._media = Media(settings)
         self._at_once = asyncio.Semaphore(compiled_at_once())
         self._closed = False
 
@@ -119,6 +121,7 @@ class Preparation:
         requests wait, 503 if the server is shutting down.
         """
         self._check_bias(asked.request.params)
+        asked = await self._with_media(request, asked)
         owner = client_of(request.scope).owner
         tokenized = await self.in_turn(
             request, lambda stopped: self._tokenized(asked, owner, stopped)
@@ -137,6 +140,7 @@ class Preparation:
 
     async def count(self, request: Request, asked: ParsedRequest) -> int:
         """Return the number of tokens of a conversation, up to where the answer would begin."""
+        asked = await self._with_media(request, asked)
         owner = client_of(request.scope).owner
 
         def count(stopped: Stopped) -> int:
@@ -207,14 +211,22 @@ class Preparation:
             raise bad_value("tools", str(error), "unsupported_parameter") from None
         return options
 
+    async def _with_media(self, request: Request, asked: ParsedRequest) -> ParsedRequest:
+        """Return a request with the bytes of pictures in place of their addresses. Raises ApiError
+        if one cannot be read. They are read before the request waits for its turn.
+        """
+        messages = asked.request.messages
+        if not self._engine.eyes or not self._media.is_named(messages):
+            return asked
+        reading = self._media.read_all(messages, asked.message_places)
+        read = await while_connected(request.receive, reading)
+        return replace(asked, request=replace(asked.request, messages=read))
+
     def _shown(self, asked: ParsedRequest, owner: str) -> tuple[GenerationRequest, Album | None]:
         """Return a request with its pictures decoded, and an album for them; None if it has none.
         Raises ApiError if a picture cannot be shown.
         """
-        places = asked.places or [
-            f"{asked.messages}[{i}]" for i in range(len(asked.request.messages))
-        ]
-        messages = self.decoded(asked.request.messages, places)
+        messages = self.decoded(asked.request.messages, asked.message_places)
         if not any(has_pictures(message.get("content")) for message in messages):
             return replace(asked.request, messages=messages), None
         album = Album(functools.partial(self._engine.read, owner=owner))

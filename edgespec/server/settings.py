@@ -9,7 +9,7 @@ import re
 import ssl
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +25,7 @@ from .request_log import opened
 KEY_VARIABLE = "EDGESPEC_API_KEY"
 METRICS_KEY_VARIABLE = "EDGESPEC_METRICS_KEY"
 _MOST_BYTES = 1 << 20  # largest size of a certificate, a key, or a file of keys
+_LEAST_BODY, _READ_BODY, _SEEN_BODY = 1024, 2 << 20, 24 << 20  # bytes of a request
 
 # the part of a URL between scheme and path: a name or an address, and perhaps a port
 _AUTHORITY = re.compile(r"(?:(?P<name>[\w.-]+)|\[(?P<address>[\w.:%]+)\])(?::\d*)?", re.ASCII)
@@ -130,8 +131,28 @@ class ServerSettings:
         Meta(description="Also write the contents of requests and answers to the request log."),
     ] = False
     max_body_bytes: Annotated[
-        int, Meta(ge=1024, le=1 << 30, description="Largest size of a request in bytes.")
-    ] = 2 << 20
+        int,
+        Meta(
+            ge=0,
+            le=1 << 30,
+            description="Largest size of a request in bytes, at least 1024; 0 for 2 MiB, or 24 MiB "
+            "if the model sees pictures.",
+        ),
+    ] = 0
+    allowed_media_domains: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Fetch pictures that requests name by http: and https: addresses of these "
+            "hosts; * for every host that is in no private network."
+        ),
+    ] = ()
+    allowed_local_media_path: Annotated[
+        Path | None,
+        Meta(
+            description="Read pictures that requests name by file: addresses, from this folder and "
+            "the folders in it."
+        ),
+    ] = None
     max_prompt_tokens: Annotated[
         int,
         Meta(
@@ -175,8 +196,15 @@ class ServerSettings:
             _check_origin(origin)
         if not self.host or not self.host.isprintable():
             raise ConfigError(f"{self.host!r} is not an address or a name to listen on")
-        for host in self.allowed_hosts:
+        for host in (*self.allowed_hosts, *{*self.allowed_media_domains} - {"*"}):
             _check_host(host)
+        if 0 < self.max_body_bytes < _LEAST_BODY:
+            raise ConfigError(
+                f"max_body_bytes is {self.max_body_bytes}, expected at least {_LEAST_BODY}, or 0"
+            )
+        folder = self.allowed_local_media_path
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"allowed_local_media_path {folder} is not a folder")
         build(SamplingParams, self.sampling)
         if self.request_log_contents and self.request_log is None:
             raise ConfigError("request_log_contents was given without request_log")
@@ -184,6 +212,14 @@ class ServerSettings:
             os.close(opened(self.request_log))
         self._check_tls()
         self._check_exposure()
+
+    def for_model(self, *, sees: bool) -> ServerSettings:
+        """Return the settings for a model, with the size of requests that is meant by 0.
+
+        sees: True if the model sees pictures.
+        """
+        most = self.max_body_bytes or (_SEEN_BODY if sees else _READ_BODY)
+        return replace(self, max_body_bytes=most)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from .. import protocol
 from ..chat.options import AnswerOptions
-from ..chat.pictures import has_pictures
+from ..chat.pictures import names_pictures
 from ..chat.request import GenerationRequest
 from ..decoding.prompts import collect
 from ..engine import Engine
@@ -83,10 +83,10 @@ class Tokenization:
             variables = variables_of(given.chat_template_kwargs)
             options = self._preparation.checked(AnswerOptions(tools, template_kwargs=variables))
             messages = messages_of(given.messages)
+            if self._engine.eyes and any(names_pictures(each["content"]) for each in messages):
+                raise bad_value("messages", _NO_IDS)
             places = [f"messages[{i}]" for i in range(len(messages))]
             messages = self._preparation.decoded(messages, places)
-            if any(has_pictures(message["content"]) for message in messages):
-                raise bad_value("messages", _NO_IDS)
             asked = GenerationRequest(
                 messages=messages, parse_special=bool(given.parse_special),
                 continues=given.continue_final_message,

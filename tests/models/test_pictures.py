@@ -55,9 +55,8 @@ def tiny(tmp_path_factory):
         return edgespec.load(
             text,
             draft=folder / f"{kind}-draft.gguf" if draft else None,
-            mmproj=folder / f"{kind}-eyes.gguf",
             n_ctx=512,
-            **EQUAL | {"prompt_cache": "memory"} | options,
+            **EQUAL | {"prompt_cache": "memory", "mmproj": folder / f"{kind}-eyes.gguf"} | options,
         )
 
     return load
@@ -415,8 +414,9 @@ def data_url(pixels):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://example.org/a.png", "not fetched from addresses"),
-        ("file:///etc/passwd", "not fetched from addresses"),
+        ("http://example.org/a.png", "--allowed-media-domains"),
+        ("file:///etc/passwd", "--allowed-local-media-path"),
+        ("ftp://example.org/a.png", "is not a data:"),
         ("data:image/png;base64,AAAA", "not a picture of the formats"),
         ("data:image/png,AAAA", "is not data:image"),
     ],
@@ -444,3 +444,62 @@ def test_what_the_apis_refuse(tiny, url, message):
             assert "[0]" in said.json()["error"]["param"]
         tokens = client.post("/tokenize", json={"messages": [{"role": "user", "content": [part]}]})
         assert tokens.status_code == 400
+
+
+TEXT = {"type": "text", "text": "What is it?"}
+
+
+def test_the_apis_read_files_of_the_folder_that_is_allowed(tiny, tmp_path):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    Image = pytest.importorskip("PIL.Image")
+    Image.fromarray(noise("mlp")).save(tmp_path / "a.png")
+    url = data_url(noise("mlp"))
+    with tiny("mlp") as engine:
+        settings = ServerSettings(model="m", allowed_local_media_path=tmp_path)
+        client = TestClient(create_app(engine, settings), base_url="http://localhost")
+        said = []
+        for each in (url, "file:a.png"):
+            part = {"type": "image_url", "image_url": {"url": each}}
+            body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 8}
+            said.append(client.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"])
+            source = {"type": "url", "url": each}
+            if each == url:
+                source = {"type": "base64", "data": url.partition(",")[2]}
+            blocks = [{"type": "image", "source": source}]
+            result = {"type": "tool_result", "tool_use_id": "a", "content": blocks}
+            use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+            body = {"messages": [
+                {"role": "user", "content": blocks},
+                {"role": "assistant", "content": [use]},
+                {"role": "user", "content": [result]},
+            ]}  # fmt: skip
+            said.append(client.post("/v1/messages/count_tokens", json=body).json())
+        assert said[:2] == said[2:]
+        part["image_url"]["url"] = "file:b.png"
+        body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 8}
+        refused = client.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 400
+        assert "messages[0]: 'b.png' cannot be read" in refused.json()["error"]["message"]
+
+
+def test_a_model_that_sees_takes_requests_as_large_as_photos(tiny):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (1500, 2000, 3)).astype(np.uint8)
+    part = {"type": "image_url", "image_url": {"url": data_url(pixels)}}
+    assert len(part["image_url"]["url"]) > 12_000_000
+    body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 2}
+    for mmproj, code in (({}, 200), ({"mmproj": "none"}, 413)):
+        with tiny("mlp", **mmproj) as engine:
+            app = create_app(engine, ServerSettings(model="m"))
+            client = TestClient(app, base_url="http://localhost")
+            said = client.post("/v1/chat/completions", json=body)
+            assert said.status_code == code, said.text

@@ -227,6 +227,9 @@ def test_thinking_and_formats():
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"assistant"'),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
          "messages[0].content[0].source.type", "is missing"),
+        ({"messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "url"}}]}]},
+         "messages[0].content[0].source", "the field 'url' is missing"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
          "messages[0].content[0]", "documents are not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b",

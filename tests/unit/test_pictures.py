@@ -121,7 +121,7 @@ HOSTILE = {
     "a PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture"),
     "a bomb": (bomb(), "more than 64 million pixels"),
     "a line": (encoded(Image.new("L", (1, 50000))), "1x50000 pixels"),
-    "a long file": (PNG + bytes(pictures.MOST_BYTES), "at most 10 MiB"),
+    "a long file": (PNG + bytes(pictures.MOST_BYTES), "at most 16 MiB"),
     "an animated GIF": (animated("GIF"), "is animated"),
     "an animated WebP": (animated("WEBP"), "is animated"),
     "an animated PNG": (animated("PNG"), "is animated"),

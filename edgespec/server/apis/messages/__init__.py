@@ -145,8 +145,10 @@ def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
 
 
 def _url(block: ImageBlock) -> str:
-    kind = block.source.media_type or "image/png"
-    return f"data:{kind};base64,{block.source.data}"
+    source = block.source
+    if source.type == "url":
+        return source.url or ""
+    return f"data:{source.media_type or 'image/png'};base64,{source.data}"
 
 
 def _result(block: ToolResultBlock) -> Iterator[tuple[str, str]]:

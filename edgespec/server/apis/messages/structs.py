@@ -57,11 +57,17 @@ class ToolUseBlock(Block, frozen=True, tag="tool_use"):
 
 
 class ImageSource(Struct, frozen=True):
-    """The bytes of a picture in base64."""
+    """The bytes of a picture in base64, or its address."""
 
-    type: Annotated[Literal["base64"], only("pictures are not fetched from addresses")]
-    data: str
+    type: Literal["base64", "url"]
+    data: str | None = None
+    url: str | None = None
     media_type: str | None = None
+
+    def __post_init__(self) -> None:
+        name = "url" if self.type == "url" else "data"
+        if getattr(self, name) is None:
+            raise ValueError(f"the field '{name}' is missing")
 
 
 class ImageBlock(Block, frozen=True, tag="image"):
