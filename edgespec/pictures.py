@@ -48,8 +48,9 @@ class Picture:
         self.name, self.file, self._decode = name, file, decode
         pixels = decode()
         self.height, self.width, _ = pixels.shape
-        size = f"{self.width}x{self.height}:".encode()
-        self.digest = hashlib.sha256(size + pixels.tobytes()).digest()
+        digest = hashlib.sha256(f"{self.width}x{self.height}:".encode())
+        digest.update(np.ascontiguousarray(pixels).data)
+        self.digest = digest.digest()
 
     def pixels(self) -> Pixels:
         """Return the pixels, uint8 [height, width, 3]."""
@@ -106,12 +107,20 @@ def of_base64(text: str, name: str = "the picture") -> Picture:
 def _of_file(path: Path, name: str) -> Picture:
     name = name or path.name
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             data = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"the picture {name} cannot be read: {why}") from None
     return _of_bytes(data, name, os.path.abspath(path))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file. A pipe that no program writes to is empty, where `open` would wait."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(handle, True)
+    return handle
 
 
 def _of_bytes(data: bytes, name: str, file: str = "") -> Picture:
@@ -134,9 +143,11 @@ def _of_array(array: npt.NDArray[Any], name: str) -> Picture:
 
 
 def _of_image(image: Any, name: str) -> Picture:
+    from PIL import ImageOps
+
     width, height = image.size
     _check_sides(width, height, name)
-    return _of_array(_pixels_of(image), name)
+    return _of_array(_pixels_of(ImageOps.exif_transpose(image)), name)
 
 
 def _refuse_size(n_bytes: int, name: str) -> None:
@@ -163,23 +174,23 @@ def _check_sides(width: int, height: int, name: str) -> None:
 def _decoded(data: bytes, name: str) -> Pixels:
     """Return the pixels of an encoded picture. Raises ConfigError."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise ConfigError(f"pictures need Pillow: {install('vision')}") from None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(io.BytesIO(data), formats=FORMATS)
-        with opened as image:
-            width, height = image.size
-            _check_sides(width, height, name)
-            if getattr(image, "is_animated", False):
-                raise ConfigError(f"{name} is animated; give one picture of it")
-            image.load()
-            return _pixels_of(image)
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                width, height = image.size
+                _check_sides(width, height, name)
+                if getattr(image, "is_animated", False) and image.format != "MPO":
+                    raise ConfigError(f"{name} is animated; give one picture of it")
+                image.load()  # of an MPO, a camera's JPEG with several pictures, the first one
+                ImageOps.exif_transpose(image, in_place=True)
+                return _pixels_of(image)
     except ConfigError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except Image.DecompressionBombError:
         raise ConfigError(
             f"{name} claims more than {MOST_PIXELS // 10**6} million pixels; make it smaller"
         ) from None
@@ -195,17 +206,15 @@ def _decoded(data: bytes, name: str) -> Pixels:
 
 
 def _pixels_of(image: Any) -> Pixels:
-    """Return the pixels of an image of Pillow: turned, transparent parts on white, 8 bits a
-    colour.
-    """
-    from PIL import Image, ImageOps
+    """Return the pixels of an image of Pillow: transparent parts on white, 8 bits a colour."""
+    from PIL import Image
 
-    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would cut off
         grey = np.asarray(image).astype(np.int64) >> 8
         image = Image.fromarray(grey.clip(0, 255).astype(np.uint8))
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    return np.array(image.convert("RGB"), np.uint8)
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=image.getchannel("A"))
+        image = white
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), np.uint8)

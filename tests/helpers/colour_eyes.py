@@ -23,7 +23,7 @@ COLOURS = {
 WIDTHS = {"gemma3": 320}  # of towers; 64 by default
 _RENAMED = {"<repo_name>": "<fake_token_around_image>", "<reponame>": "<global-img>"}
 _SECTIONS = [8, 12, 12, 0]
-_RIDGE, _N_SHADES = 1e-3, 6
+_RIDGE, _N_SHADES = 1e-4, 6  # a stronger one shortens the embeddings, and rare colours are lost
 
 
 def text_model(source: Path, kind: str, folder: Path) -> Path:

@@ -5,6 +5,7 @@ it ends the process for some damaged ones, and loads others silently.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +30,15 @@ _BOUNDS = {
     "projection_dim": (0, 1 << 20),
 }
 _COLOURS = ("image_mean", "image_std")  # a number for each of the three colours
+_LONGEST_KIND = 64  # characters
+_OF_STATES = (
+    "patch_embd.bias",
+    "class_embd",
+    "pre_ln.weight",
+    "pre_ln.bias",
+    "post_ln.weight",
+    "post_ln.bias",
+)  # tensors with a number for each of a state, which may be missing
 Shape = tuple[int, ...]  # the number of columns first, as in a GGUF
 
 
@@ -52,7 +62,10 @@ def check(path: Path) -> ProjectorFacts:
             f"{path} is a model of the architecture {header.text('general.architecture')!r:.80}, "
             "not a projector: name the mmproj-….gguf that was published with the model"
         )
-    if not header.metadata.get("clip.has_vision_encoder", False):
+    sees = header.metadata.get("clip.has_vision_encoder", False)
+    if not isinstance(sees, bool):
+        _refuse(header, f"clip.has_vision_encoder {sees!r:.80}", "true or false")
+    if not sees:
         raise ConfigError(f"{path} hears and does not see: models take text and pictures, no sound")
     kind = header.text("clip.projector_type") or header.text("clip.vision.projector_type")
     numbers = {key: _number(header, key, *bounds) for key, bounds in _BOUNDS.items()}
@@ -69,6 +82,9 @@ def check(path: Path) -> ProjectorFacts:
         _check_colours(header, key)
     if not kind:
         _refuse(header, "no clip.projector_type", "one")
+    if not kind.isprintable() or len(kind) > _LONGEST_KIND:
+        _refuse(header, f"clip.projector_type {kind!r:.80}", "a name")
+    _check_other_numbers(header)
     if kind not in _LAST:
         logger.warning("%s: projectors of the kind %s were never tried", path.name, kind)
         return ProjectorFacts(path, kind, size_of(path))
@@ -94,10 +110,26 @@ def _number(header: Header, key: str, least: int, most: int) -> int:
 def _check_colours(header: Header, key: str) -> None:
     values = header.metadata.get(_PREFIX + key)
     is_list = isinstance(values, list) and len(values) == 3
-    if not is_list or not all(isinstance(value, float) for value in values or ()):
+    if not is_list or not all(map(_is_number, values or ())):
         _refuse(header, f"{_PREFIX}{key} {values!r:.80}", "three numbers")
     if key == "image_std" and not all(abs(value) > 1e-6 for value in values or ()):
         _refuse(header, f"{_PREFIX}{key} {values!r:.80}", "numbers other than 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _check_other_numbers(header: Header) -> None:
+    """Refuse numbers that may be missing and would end the process."""
+    epsilon = header.metadata.get(_PREFIX + "attention.layer_norm_epsilon", 1e-6)
+    if not _is_number(epsilon) or not 0 <= epsilon <= 1:
+        _refuse(header, f"{_PREFIX}attention.layer_norm_epsilon {epsilon!r:.80}", "0 to 1")
+    _number(header, "preproc_image_size", 0, 1 << 16)
+    sizes = header.metadata.get(_PREFIX + "image_grid_pinpoints", [])
+    is_list = isinstance(sizes, list) and len(sizes) % 2 == 0
+    if not is_list or not all(isinstance(each, int) and 0 < each < 1 << 16 for each in sizes):
+        _refuse(header, f"{_PREFIX}image_grid_pinpoints {sizes!r:.80}", "widths and heights")
 
 
 def _check_tensor(header: Header, name: str, shape: Shape) -> None:
@@ -169,6 +201,9 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
         yield "v.position_embd.weight", (width, n_positions)
     for i in range(numbers["block_count"]):
         yield from _layer(f"v.blk.{i}.", header, width, feed)
+    for name in _OF_STATES:
+        if f"v.{name}" in header.layouts:
+            yield f"v.{name}", (width,)
     merged = width * _merged(header, kind)
     if kind == "gemma3":
         yield "mm.soft_emb_norm.weight", (width,)
@@ -179,6 +214,9 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
         yield "mm.0.weight", (merged, 0)
         hidden = header.layouts["mm.0.weight"].shape[1] if "mm.0.weight" in header.layouts else 0
         yield "mm.2.weight", (hidden, 0)
+        for name in ("mm.0", "mm.2"):
+            if f"{name}.bias" in header.layouts:
+                yield f"{name}.bias", header.layouts[f"{name}.weight"].shape[1:]
 
 
 def _merged(header: Header, kind: str) -> int:
@@ -205,3 +243,5 @@ def _layer(start: str, header: Header, width: int, feed: int) -> Iterator[tuple[
             yield f"{start}{name}.bias", (n_out,)
     for norm in ("ln1", "ln2"):
         yield f"{start}{norm}.weight", (width,)
+        if f"{start}{norm}.bias" in header.layouts:
+            yield f"{start}{norm}.bias", (width,)

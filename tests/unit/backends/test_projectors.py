@@ -1,5 +1,7 @@
 """Projector files are checked before the engine opens them."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ libllama.require()
 from edgespec.backends.llama_cpp import projectors  # noqa: E402
 
 _V = "clip.vision."
+NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,6 +87,27 @@ def zeros(*shape):
         ({}, {"mm.0.weight": zeros(32, 63)}, r"mm.0.weight of \[63, 32\]"),
         ({}, {"mm.2.weight": zeros(32, 31)}, r"mm.2.weight of \[31, 32\]"),
         ({}, {"mm.2.weight": None}, "no tensor mm.2.weight"),
+        ({"clip.has_vision_encoder": (STRING, b"yes")}, {}, "expected true or false"),
+        ({"clip.projector_type": (STRING, b"x" * 1000)}, {}, "expected a name"),
+        ({"clip.projector_type": (STRING, b"mlp\x1b[31m")}, {}, "expected a name"),
+        ({"clip.projector_type": (UINT32, 3)}, {}, "no clip.projector_type"),
+        ({_V + "attention.layer_norm_epsilon": (FLOAT32, NAN)}, {}, "nan, expected 0 to 1"),
+        ({_V + "attention.layer_norm_epsilon": (FLOAT32, -1.0)}, {}, "-1.0, expected 0 to 1"),
+        ({_V + "image_mean": (ARRAY, (FLOAT32, [NAN] * 3))}, {}, "expected three numbers"),
+        ({_V + "image_mean": (ARRAY, (FLOAT32, [0.5] * 2))}, {}, "expected three numbers"),
+        ({_V + "image_std": (ARRAY, (FLOAT32, [INF] * 3))}, {}, "expected three numbers"),
+        ({_V + "image_grid_pinpoints": (ARRAY, (INT32, [56]))}, {}, "widths and heights"),
+        ({_V + "image_grid_pinpoints": (ARRAY, (INT32, [0, -5]))}, {}, "widths and heights"),
+        ({_V + "image_grid_pinpoints": (STRING, b"x")}, {}, "widths and heights"),
+        ({_V + "preproc_image_size": (INT32, -5)}, {}, "preproc_image_size -5"),
+        ({_V + "preproc_image_size": (UINT32, 1 << 31)}, {}, "preproc_image_size 2147483648"),
+        ({}, {"v.patch_embd.bias": zeros(63)}, r"v.patch_embd.bias of \[63\]"),
+        ({}, {"v.pre_ln.weight": zeros(1)}, r"v.pre_ln.weight of \[1\]"),
+        ({}, {"v.post_ln.bias": zeros(65)}, r"v.post_ln.bias of \[65\]"),
+        ({}, {"v.class_embd": zeros(9)}, r"v.class_embd of \[9\]"),
+        ({}, {"v.blk.0.ln2.bias": zeros(9)}, r"v.blk.0.ln2.bias of \[9\]"),
+        ({}, {"mm.0.bias": zeros(9)}, r"mm.0.bias of \[9\]"),
+        ({}, {"mm.2.bias": zeros(9)}, r"mm.2.bias of \[9\]"),
     ],
 )  # fmt: skip
 def test_what_would_end_the_process_is_refused(tmp_path, told, made, message):
@@ -103,6 +127,27 @@ def test_truncated_files_are_refused(tmp_path):
         (tmp_path / "cut.gguf").write_bytes(whole[:n])
         with pytest.raises(TruncatedModel):
             projectors.check(tmp_path / "cut.gguf")
+
+
+def test_files_that_are_no_projectors_at_all(tmp_path):
+    whole = projector_files.write(tmp_path / "p.gguf", "mlp").read_bytes()
+    many = (1 << 60).to_bytes(8, "little")
+    for data, message in (
+        (b"", "is empty"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(99), "is not a GGUF"),
+        (whole[:4], "incomplete"),
+        (whole[:4] + b"\x09" + whole[5:], "of version 9"),
+        (b"GGUF\0\0\0\3" + whole[8:], "big-endian"),
+        (whole[:8] + many + whole[16:], "1152921504606846976 tensors"),
+        (whole[:16] + many + whole[24:], "1152921504606846976 metadata keys"),
+    ):
+        (tmp_path / "p.gguf").write_bytes(data)
+        with pytest.raises(ModelError, match=message):
+            projectors.check(tmp_path / "p.gguf")
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name in ("pipe.gguf", "", "no.gguf"):
+        with pytest.raises(ModelError, match="cannot read"):
+            projectors.check(tmp_path / name)
 
 
 def test_a_kind_that_was_never_tried_is_left_to_the_engine(tmp_path, caplog):
