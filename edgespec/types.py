@@ -444,7 +444,8 @@ class EngineStatus:
 class Event(NamedTuple):
     """One event of a request, as a stream yields it.
 
-    "prefill": `n_done` of `n_total` prompt tokens are in the cache.
+    "prefill": `n_done` of `n_total` prompt tokens are in the cache. `picture` names the picture, or
+               the part of one, that is encoded next; "" if none is.
     "notice":  `text` is a message for the user (such as: turns were dropped from a full context).
     "token":   `token` was emitted; `text` is the text that can be shown now (it may be empty while
                a character or a possible stop string is incomplete); `from_draft` is True if the
@@ -465,3 +466,4 @@ class Event(NamedTuple):
     n_total: int = 0
     completion: Completion | None = None
     parts: tuple[Part, ...] = ()
+    picture: str = ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .render import Screen, Status
+from .render import Screen, Status, name
 
 if TYPE_CHECKING:
     import edgespec
@@ -101,9 +101,10 @@ class TextSink:
 
     def prefill(self, event: edgespec.Event) -> None:
         """Show a line of progress if the prompt is long, or takes over a second to read."""
-        after_s = 0.0 if event.n_total - event.n_done >= _LONG_PROMPT else 1.0
-        text = f"reading the prompt: {event.n_done} of {event.n_total} tokens"
-        self._status.show(text, after_s)
+        is_long = event.picture or event.n_total - event.n_done >= _LONG_PROMPT
+        doing = f"encoding {name(event.picture)}" if event.picture else "reading the prompt"
+        text = f"{doing}: {event.n_done} of {event.n_total} tokens"
+        self._status.show(text, 0.0 if is_long else 1.0)
 
     def notice(self, event: edgespec.Event) -> None:
         """Show a remark."""
@@ -150,7 +151,8 @@ class JsonSink:
 
     def prefill(self, event: edgespec.Event) -> None:
         """Write the number of prompt tokens read so far, and their total number."""
-        self.emit("prefill", n_done=event.n_done, n_total=event.n_total)
+        shown = {"picture": event.picture} if event.picture else {}
+        self.emit("prefill", n_done=event.n_done, n_total=event.n_total, **shown)
 
     def notice(self, event: edgespec.Event) -> None:
         """Write something that the user should know."""

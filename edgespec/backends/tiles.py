@@ -20,8 +20,11 @@ class Tile:
     the tile's first one. Most models have one row of positions, models with M-RoPE have four (time,
     height, width, and one that is not used). n_positions: how many positions later the next token
     comes. is_causal: its tokens see only earlier ones, like text. embeddings: float32 [n_tokens,
-    width], which the model reads in place of tokens; None while they are not known.
+    width], which the model reads in place of tokens; None while they are not known. name: how
+    messages name the picture.
     """
+
+    name = "the picture"
 
     def __init__(
         self, n_tokens: int, n_positions: int, positions: npt.NDArray[np.int32], is_causal: bool

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from ..backends.base import BatchItem
+from ..backends.tiles import PictureToken, tiles_in
 from ..drafters.base import Drafter
 from ..errors import Aborted
 from ..policies.base import Limits, Policy
@@ -99,7 +100,8 @@ class Session:
             if cached is None:
                 cached = stats.num_cached_tokens = n_done
             stats.num_prefilled_tokens = n_done - cached
-            yield Event("prefill", n_done=n_done, n_total=total)
+            shown = _encoded_next(request.prompt, n_done)
+            yield Event("prefill", n_done=n_done, n_total=total, picture=shown)
         yield from self._notices()
 
     def _steps(
@@ -322,3 +324,21 @@ class _Step(Step):
         if self._item:
             self._verifier.failed()
         self._item = None
+
+
+def _encoded_next(prompt: Sequence[int], n_done: int) -> str:
+    """Return the name of the picture, or of the part of one, that is encoded next, "" for none.
+
+    n_done: the number of tokens of the prompt that are read already.
+    """
+    token = prompt[n_done] if n_done < len(prompt) else 0
+    if not isinstance(token, PictureToken) or token.tile.embeddings is not None:
+        return ""
+    firsts = {place.start: prompt[place.start] for place in tiles_in(prompt)}
+    mine = [
+        at
+        for at, first in firsts.items()
+        if isinstance(first, PictureToken) and first.tile.name == token.tile.name
+    ]
+    part = f", part {mine.index(n_done) + 1} of {len(mine)}" if len(mine) > 1 else ""
+    return f"{token.tile.name}{part}"

@@ -161,6 +161,22 @@ def test_slots_answer_text_and_pictures_at_once(tiny):
         assert together == alone
 
 
+@pytest.mark.parametrize("kind", ["mlp", "idefics3"])
+def test_events_name_the_picture_that_is_encoded_next(tiny, kind):
+    with tiny(kind) as engine:
+        two = [edgespec.picture(noise(kind, seed), f"{seed}.png") for seed in (8, 9)]
+        tokens = [1, 30, *engine.read(two[0]), 40, *engine.read(two[1]), 41]
+        params = edgespec.SamplingParams(max_tokens=2)
+        events = [event for event in engine.run(tokens, params) if event.type == "prefill"]
+        named = [event.picture for event in events if event.picture]
+        n_tiles = len(tiles_in(tokens)) // 2
+        parts = [f", part {i} of {n_tiles}" if n_tiles > 1 else "" for i in range(1, n_tiles + 1)]
+        assert named == [f"{seed}.png{part}" for seed in (8, 9) for part in parts]
+        engine.run([1, 2, 3], params).close()
+        again = list(engine.run(tokens, params))
+        assert not any(event.picture for event in again)  # their embeddings are known
+
+
 def test_penalties_and_prefix_stores_leave_pictures_out(tiny):
     with tiny("mlp") as engine:
         tokens = [1, *range(30, 80), *engine.read(edgespec.picture(noise("mlp", 7))), 40, 41]

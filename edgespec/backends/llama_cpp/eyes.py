@@ -53,7 +53,7 @@ class _LazyTile(Tile):
         is_causal: bool,
     ) -> None:
         super().__init__(n_tokens, n_positions, positions, is_causal)
-        self.picture, self.key = picture, key
+        self.picture, self.key, self.name = picture, key, picture.name
 
 
 class LlamaCppEyes(Eyes):
