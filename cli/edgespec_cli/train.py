@@ -31,6 +31,14 @@ if TYPE_CHECKING:
         "instruction, question or text. Can be given several times.",
     ),
     option(
+        "--without",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="A file of prompts that are never trained with, such as those of an evaluation; its "
+        "forms are those of --prompts. Can be given several times.",
+    ),
+    option(
         "-o",
         "--out",
         type=FILE,

@@ -67,12 +67,15 @@ class Batch(NamedTuple):
 
     ids: [B, n] token ids. taps: [B, n, 3d], the target's states of three layers. last: [B, n, d],
     its final states. is_answer: [B, n], True for tokens of answers, False for prompts and padding.
+    likeliest: [B, n], the token that the target gives the highest probability at each place of an
+    answer, whichever was drawn.
     """
 
     ids: Any
     taps: Any
     last: Any
     is_answer: Any
+    likeliest: Any
 
     @property
     def first(self) -> int:
@@ -81,12 +84,13 @@ class Batch(NamedTuple):
         return max(0, int(begins[0]) - 2) if len(begins) else 0
 
 
-def initial(sizes: Sizes, start: Mapping[str, Any], taps_rms: Any, seed: int = 0) -> Weights:
+def initial(sizes: Sizes, start: Mapping[str, Any], last_scale: Any, seed: int = 0) -> Weights:
     """Return the weights from which training starts.
 
-    start: weights taken from the target, by the same names, if their shapes are the same. taps_rms:
-    [3], the size of the target's states of each layer; `fc` brings them to about 1. All other
-    matrices are random.
+    start: weights taken from the target, by the same names, if their shapes are the same.
+    last_scale: [d], what the third layer's states are divided by before the head reads them. `fc`
+    begins with these states as they are: they are of the kind that the target's own last layer and
+    output matrix read. All other matrices are random.
     """
     random, d = torch.Generator().manual_seed(seed), sizes.hidden_size
     weights = {}
@@ -98,8 +102,7 @@ def initial(sizes: Sizes, start: Mapping[str, Any], taps_rms: Any, seed: int = 0
             weights[name] = torch.ones(shape)
         else:
             weights[name] = 0.02 * torch.randn(shape, generator=random)
-    fc = weights["fc.weight"].view(d, 3, d)
-    fc /= 0.02 * math.sqrt(3 * d) * taps_rms.view(1, 3, 1)
+    weights["fc.weight"] = torch.cat([torch.zeros(d, 2 * d), torch.diag(last_scale)], 1)
     return {name: weight.requires_grad_() for name, weight in weights.items()}
 
 
@@ -215,26 +218,31 @@ def loss_of(
 ) -> tuple[Any, list[float]]:  # fmt: skip
     """Return the loss of a batch, and the mean divergence in nats of each step for reports.
 
-    It is the cross-entropy against the target's distribution over the drafted tokens, at the tokens
-    of answers that the head can draft; the mean over these tokens, so padding does not count.
+    It is the cross-entropy against the target's distribution over the drafted tokens, where the
+    head can draft the target's likeliest token (as in SafeAILab's and SpecForge's trainers); the
+    mean over these places, so padding does not count.
     output: [V', d], the target's rows of the drafted tokens. number_of: [vocab_size], the number of
     each token among the drafted ones, -1 for others.
     """
+    is_wanted = batch.is_answer & (number_of[batch.likeliest] >= 0)
+    conversation, position = is_wanted.nonzero(as_tuple=True)
+    place = torch.zeros_like(batch.ids).masked_scatter_(
+        is_wanted, torch.arange(len(position), device=batch.ids.device)
+    )
+    with torch.no_grad():
+        last = batch.last[conversation, position - 1]
+        wanted = torch.log_softmax(functional.linear(last, output).float(), -1)
     total, reported = torch.zeros((), device=batch.ids.device), []
     for s, state in enumerate(unroll(weights, sizes, embedding, batch, n_steps)):
         is_guess, positions = guessed(batch, s)
-        is_guess = is_guess & (number_of[batch.ids.gather(1, positions)] >= 0)
-        conversation, row = is_guess.nonzero(as_tuple=True)
-        if not len(row):
+        is_guess = is_guess & is_wanted.gather(1, positions)
+        if not is_guess.any():
             reported.append(0.0)
             continue
-        with torch.no_grad():
-            last = batch.last[conversation, positions[conversation, row] - 1]
-            wanted = torch.log_softmax(functional.linear(last, output).float(), -1)
-        logits = functional.linear(state[conversation, row], weights["lm_head.weight"])
-        apart = functional.kl_div(
-            torch.log_softmax(logits.float(), -1), wanted, reduction="sum", log_target=True
-        ) / len(row)  # fmt: skip
+        logits = functional.linear(state[is_guess], weights["lm_head.weight"])
+        own = torch.log_softmax(logits.float(), -1)
+        true = wanted[place.gather(1, positions)[is_guess]]
+        apart = functional.kl_div(own, true, reduction="sum", log_target=True) / len(own)
         total = total + FADING**s * apart
         reported.append(float(apart.detach()))
     return total, reported

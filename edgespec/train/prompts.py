@@ -18,19 +18,22 @@ _TEXTS = ("prompt", "instruction", "question", "text")
 _MOST = 1 << 30  # bytes of a file
 
 
-def read_prompts(paths: Iterable[Path]) -> list[Messages]:
-    """Return the prompts in some files, each once.
+def read_prompts(paths: Iterable[Path], without: Iterable[Path] = ()) -> list[Messages]:
+    """Return the prompts in some files, each once, except for those that end like a prompt in one
+    of the files `without`, apart from case and spaces.
 
     A .jsonl file has a JSON object on each line, and a .json file a list of them. An object has
     messages in OpenAI's form; or turns, a list of texts of which the first is taken; or one text
     named prompt, instruction (with or without an input), question or text. In any other file each
     line is a prompt. Raises ConfigError for a file without prompts.
     """
+    left_out = {_end(messages) for path in without for messages in _of_file(path)}
     prompts: dict[str, Messages] = {}
     for path in paths:
         before = len(prompts)
         for messages in _of_file(path):
-            prompts.setdefault(json.dumps(messages), messages)
+            if _end(messages) not in left_out:
+                prompts.setdefault(json.dumps(messages), messages)
         if len(prompts) == before:
             raise ConfigError(
                 f"{path} has no prompts that are not in the other files: expected a text on each "
@@ -42,6 +45,10 @@ def read_prompts(paths: Iterable[Path]) -> list[Messages]:
 def fingerprint(prompts: Sequence[Messages]) -> str:
     """Return a hash of prompts in their order."""
     return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
+
+
+def _end(messages: Messages) -> str:
+    return " ".join(messages[-1]["content"].casefold().split())
 
 
 def _of_file(path: Path) -> Iterator[Messages]:

@@ -45,6 +45,7 @@ from .shape import Shape, shape_for
 logger = logging.getLogger("edgespec.train")
 
 TrainedKind = Literal["eagle3"]
+_Files = Sequence[str | os.PathLike[str]]
 
 WORKER = Path(__file__).with_name("worker.py")
 GGUF_FILE = Path(__file__).with_name("gguf_file.py")
@@ -128,11 +129,12 @@ class TrainedHead:
 
 def train_head(
     target: Reference,
-    prompts: Sequence[str | os.PathLike[str]],
+    prompts: _Files,
     out: str | os.PathLike[str],
     *,
     python: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = logger.info,
+    without: _Files = (),
     offline: bool = False,
     force: bool = False,
     **options: Any,
@@ -141,7 +143,8 @@ def train_head(
 
     target: the model as it will be used, a GGUF or an ONNX folder. prompts: files, as for
     `read_prompts`. out: the folder of the training; if one was begun there with the same target and
-    prompts, it goes on, and more tokens may be asked for. python: an interpreter that has the
+    prompts, it goes on, and more tokens may be asked for. without: files of prompts that are not
+    trained with, because the head is to be judged with them. python: an interpreter that has the
     tools of `convert`; by default they are installed once, unless `offline`. force: train even if
     the plan says that no head can pay here. options: fields of TrainOptions. progress: called with
     a description of each stage, and every few seconds with how far it is.
@@ -151,7 +154,7 @@ def train_head(
     """
     chosen = TrainOptions(**options)
     with recordings.alone(Path(out)):
-        work = _Work(target, prompts, Path(out), chosen, progress)
+        work = _Work(target, prompts, without, Path(out), chosen, progress)
         interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
         return _trained(work, interpreter, force)
 
@@ -190,23 +193,25 @@ def _trained(work: _Work, python: Path, force: bool) -> TrainedHead:
 
 def plan_training(
     target: Reference,
-    prompts: Sequence[str | os.PathLike[str]],
+    prompts: _Files,
     out: str | os.PathLike[str],
     *,
     progress: Callable[[str], None] = logger.info,
+    without: _Files = (),
     **options: Any,
 ) -> TrainingPlan:
     """Measure this device and return what a training takes and what to expect of it; nothing is
     recorded. Arguments and errors are those of `train_head`.
     """
-    work = _Work(target, prompts, Path(out), TrainOptions(**options), progress, begins=False)
+    chosen = TrainOptions(**options)
+    work = _Work(target, prompts, without, Path(out), chosen, progress, begins=False)
     with work.engine() as engine:
         return work.plan(engine)
 
 
 def check_head(
     target: Reference,
-    prompts: Sequence[str | os.PathLike[str]],
+    prompts: _Files,
     head: Reference,
     *,
     n_prompts: int = _MOST_CHECKED,
@@ -231,13 +236,13 @@ class _Work:
     """A training in its folder."""
 
     def __init__(
-        self, target: Reference, prompts: Sequence[str | os.PathLike[str]], folder: Path,
+        self, target: Reference, prompts: _Files, without: _Files, folder: Path,
         options: TrainOptions, progress: Callable[[str], None], *, begins: bool = True,
     ) -> None:  # fmt: skip
         self.options, self.folder, self.progress = options, folder, progress
         self.path: Path = model_path(target)
         self.shape: Shape = shape_for(self.path, options.vocabulary)
-        self.prompts: list[Messages] = read_prompts([Path(each) for each in prompts])
+        self.prompts: list[Messages] = read_prompts(map(Path, prompts), map(Path, without))
         self.times: dict[str, float] = {}
         if begins:
             recordings.begin(folder, {

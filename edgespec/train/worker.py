@@ -45,6 +45,7 @@ _CLIP = 0.5
 _TIMED = 3  # steps that are timed to know how many fit
 _GAIN = 1.5  # bfloat16 is used where it multiplies so many times as fast
 _MOST_EVALUATED = 400  # conversations
+_PIECE = 128  # rows of logits over the target's vocabulary that are in memory at a time
 
 
 def main() -> None:
@@ -86,6 +87,8 @@ class Conversations:
         states = np.memmap(folder / "features.bin", np.uint16, "r")
         self._states = states.reshape(-1, 4 * hidden_size)
         self._hidden_size = hidden_size
+        self.scale = torch.ones(3 * hidden_size)  # `batch` divides the layers' states by this
+        self.likeliest: dict[int, Any] = {}  # of conversations, as in eagle3.Batch; zeros elsewhere
 
     def __len__(self) -> int:
         return len(self.all)
@@ -106,13 +109,37 @@ class Conversations:
         ids = torch.zeros(len(numbers), n, dtype=torch.long)
         states = torch.zeros(len(numbers), n, 4 * d)
         is_answer = torch.zeros(len(numbers), n, dtype=torch.bool)
+        likeliest = torch.zeros(len(numbers), n, dtype=torch.long)
         for i, number in enumerate(numbers):
             own, size = self.all[number], self.n_tokens(number)
             ids[i, :size] = torch.tensor(own["ids"])
             states[i, :size] = self.states(number)
             is_answer[i, own["n_prompt"] : size] = True
-        taps, last = states[..., : 3 * d], states[..., 3 * d :]
-        return batch_type(*(each.to(device) for each in (ids, taps, last, is_answer)))
+            if number in self.likeliest:
+                likeliest[i, own["n_prompt"] : size] = self.likeliest[number]
+        taps, last = states[..., : 3 * d] / self.scale, states[..., 3 * d :]
+        fields = (ids, taps, last, is_answer, likeliest)
+        return batch_type(*(each.to(device) for each in fields))
+
+    def find_likeliest(self, numbers: Sequence[int], output: Any) -> None:
+        """Note the tokens that the target finds likeliest in the answers of these conversations.
+
+        output: the target's output matrix, [vocab_size, d], in the type in which logits are
+        computed.
+        """
+        began = told = time.monotonic()
+        for done, number in enumerate(numbers):
+            n_prompt = self.all[number]["n_prompt"]
+            before = self.states(number)[n_prompt - 1 : -1, 3 * self._hidden_size :]
+            pieces = before.to(output).split(_PIECE)
+            chosen = [torch.nn.functional.linear(each, output).argmax(-1) for each in pieces]
+            self.likeliest[number] = torch.cat(chosen).cpu()
+            if (now := time.monotonic()) - told > TOLD_EVERY_S:
+                told, left_s = now, (now - began) / (done + 1) * (len(numbers) - done - 1)
+                tell(
+                    progress=f"the target's choices: {done + 1} of {len(numbers)} answers, "
+                    f"{left_s / 60:.0f} min left"
+                )
 
 
 def batches(
@@ -157,11 +184,14 @@ class Training:
         self.drafted = torch.tensor(job["drafted"], device=self.device)
         embedding, output, start = target_weights(job)
         self._embedding = embedding.to(self.device)
-        self._output = output[job["drafted"]].to(self.device)
+        self._target_output = output.to(self.device)
+        self._output = self._target_output[self.drafted]
         self._number_of = torch.full((len(embedding),), -1, device=self.device)
         self._number_of[self.drafted] = torch.arange(len(self.drafted), device=self.device)
         start["lm_head.weight"] = self._output
-        weights = self._eagle3.initial(self.sizes, start, self._taps_rms(), job["seed"])
+        self.conversations.scale = scale = self._taps_rms()
+        last_scale = scale[2 * self.sizes.hidden_size :]
+        weights = self._eagle3.initial(self.sizes, start, last_scale, job["seed"])
         self.weights = {
             name: each.detach().to(self.device).requires_grad_() for name, each in weights.items()
         }
@@ -198,6 +228,7 @@ class Training:
         from safetensors.torch import save_file
 
         weights = {name: each.contiguous() for name, each in self.best["weights"].items()}
+        weights["fc.weight"] = weights["fc.weight"] / self.conversations.scale
         ids = self.drafted.cpu()
         weights["d2t"] = ids - torch.arange(len(ids))
         weights["t2d"] = torch.zeros(len(self._embedding), dtype=torch.bool)
@@ -285,12 +316,15 @@ class Training:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.bfloat16)
 
     def _taps_rms(self) -> Any:
-        """Return the root mean square of each layer's states, [3], in some conversations; the first
-        token, which often has states of its own size, is left out.
+        """Return the root mean square of each number of the layers' states, [3d], in some
+        conversations; at least a tenth of its layer's. A few numbers are hundreds of times as large
+        as the others. The first token, whose states are larger still, is left out.
         """
         d, numbers = self.sizes.hidden_size, sorted(self._lengths)[:16]
         squares = torch.cat([self.conversations.states(i)[1:, : 3 * d] for i in numbers]).square()
-        return squares.view(-1, 3, d).mean((0, 2)).sqrt().clamp(min=1e-6)
+        each = squares.mean(0).view(3, d)
+        least = 0.01 * each.mean(1, keepdim=True)
+        return each.maximum(least).clamp(min=1e-12).sqrt().view(3 * d)
 
     def _resume(self) -> None:
         """Read the state of an earlier run, or decide how long to train."""
@@ -303,9 +337,12 @@ class Training:
             self._optimiser.load_state_dict(state["optimiser"])
             for name in ("step", "n_steps", "bfloat16", "history", "best"):
                 setattr(self, name, state[name])
+            self.conversations.likeliest = state["likeliest"]
             torch.set_num_threads(state["n_threads"])  # sums depend on it
             return
         self.bfloat16 = self.device != "cpu" or gains_by_bfloat16()
+        output = self._target_output.to(torch.bfloat16 if self.bfloat16 else torch.float32)
+        self.conversations.find_likeliest(sorted(self._lengths), output)
         self.n_steps = self.job["n_steps"] or self._fitting_steps()
         self._save()
 
@@ -332,6 +369,7 @@ class Training:
             "weights": {name: each.detach() for name, each in self.weights.items()},
             "optimiser": self._optimiser.state_dict(),
             "n_threads": torch.get_num_threads(),
+            "likeliest": self.conversations.likeliest,
             **{n: getattr(self, n) for n in ("step", "n_steps", "bfloat16", "history", "best")},
         }
         path = self.folder / "state.pt"
@@ -418,7 +456,7 @@ def last_layer(path: Path, sizes: Mapping[str, Any], rope: str) -> dict[str, Any
         tensor = tensors.get(source.replace("blk.", prefix))
         if tensor is not None:
             weight = np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
-            weights[name] = torch.from_numpy(np.ascontiguousarray(weight))
+            weights[name] = torch.from_numpy(weight.copy())
     for letter, n_heads in (("q", sizes["n_heads"]), ("k", sizes["n_kv_heads"]), ("v", 0)):
         name = f"midlayer.self_attn.{letter}_proj.weight"
         if (rows := weights.get(name)) is not None:

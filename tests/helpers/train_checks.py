@@ -28,7 +28,7 @@ def main():
     torch.manual_seed(SEED)
     rotation = tuple(100.0 ** (-2 * i / 6) for i in range(3))
     sizes = eagle3.Sizes(12, 4, 2, 6, 20, 30, 1e-5, rotation)
-    weights = eagle3.initial(sizes, {}, torch.ones(3), SEED)
+    weights = eagle3.initial(sizes, {}, torch.ones(12), SEED)
     with torch.no_grad():
         for each in weights.values():
             each += 0.3 * torch.randn_like(each)
@@ -58,6 +58,7 @@ def conversation(n_prompt, n):
     return {
         "ids": torch.randint(VOCABULARY, (n,)), "taps": torch.randn(n, 36),
         "last": torch.randn(n, 12), "is_answer": torch.arange(n) >= n_prompt,
+        "likeliest": torch.randint(VOCABULARY, (n,)),
     }  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def mean_of(eagle3, weights, sizes, embedding, output, number_of, conversations)
                 place = row + 2 + step
                 if place >= n or not batch.is_answer[0, row + 2]:
                     continue
-                if number_of[batch.ids[0, place]] < 0:
+                if number_of[batch.likeliest[0, place]] < 0:
                     continue
                 target = torch.softmax(output @ batch.last[0, place - 1], -1)
                 own = torch.log_softmax(weights["lm_head.weight"] @ states[row - batch.first], -1)

@@ -49,6 +49,15 @@ def test_what_holds_no_prompts_is_refused(tmp_path, name, content, message):
         read_prompts([path])
 
 
+def test_prompts_of_an_evaluation_are_left_out(tmp_path):
+    training, evaluation = tmp_path / "training.txt", tmp_path / "questions.jsonl"
+    training.write_text("Go to the door.\nwhat  is\tTHIS?\nStop.\n")
+    evaluation.write_text('{"turns": ["What is this?", "And that?"]}\n{"prompt": "stop."}\n')
+    assert read_prompts([training], [evaluation]) == [user("Go to the door.")]
+    with pytest.raises(ConfigError, match="no prompts"):
+        read_prompts([evaluation], [training, evaluation])
+
+
 def test_the_fingerprint_depends_on_texts_and_their_order():
     one, other = [user("a"), user("b")], [user("b"), user("a")]
     assert fingerprint(one) == fingerprint(list(one)) != fingerprint(other)
