@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         "--minutes",
         type=click.FloatRange(0),
         default=0.0,
-        show_default="three passes over the answers",
+        show_default="eight passes over the answers",
         help="Time of the training itself, after the answers and their hidden states.",
     ),
     option(

@@ -52,6 +52,7 @@ GGUF_FILE = Path(__file__).with_name("gguf_file.py")
 _TARGET_WEIGHTS = Path(tools.__file__).with_name("heads") / "target_weights.py"
 _ADVICE = "run the same command again, which goes on from here"
 _MOST_CHECKED = 24  # conversations with which the head is served
+_PASSES = 8  # over the answers
 _HELD_OUT = 20  # one prompt of so many is held out
 
 
@@ -60,7 +61,7 @@ class TrainOptions:
     """The options of a training.
 
     kind: the kind of head. n_tokens: tokens of answers to train with. minutes: the time of the
-    training itself; 0 for three passes over the answers. vocabulary: most tokens that the head may
+    training itself; 0 for eight passes over the answers. vocabulary: most tokens that the head may
     draft; the most frequent ones are taken. seed: of all random numbers. depth: steps of the
     training-time test. batch_tokens: most tokens of a batch. rate: the highest learning rate.
     n_steps: optimiser steps in place of passes or minutes, 0 for these.
@@ -72,8 +73,8 @@ class TrainOptions:
     vocabulary: int = 8192
     seed: int = 0
     depth: int = 3
-    batch_tokens: int = 2048
-    rate: float = 5e-4
+    batch_tokens: int = 1024
+    rate: float = 2e-3
     n_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class TrainOptions:
     @property
     def passes(self) -> int:
         """The passes over the answers, 0 if the minutes decide."""
-        return 0 if self.minutes else 3
+        return 0 if self.minutes else _PASSES
 
 
 @dataclass(frozen=True, slots=True)
