@@ -4,9 +4,10 @@
 
 data_full.json: CLINC150, what people say to an assistant, 150 intents (Larson et al., 2019;
 Creative Commons Attribution 3.0), from github.com/clinc/oos-eval, folder data. Of each intent some
-queries are taken. seed_tasks.jsonl: the seed tasks of Self-Instruct (Wang et al., 2022; Apache-2.0), from
-github.com/yizhongw/self-instruct, folder data; human_eval/user_oriented_instructions.jsonl there
-has the same form. The order is random, so that the first prompts are a sample of all.
+queries are taken. seed_tasks.jsonl: the seed tasks of Self-Instruct (Wang et al., 2022;
+Apache-2.0), from github.com/yizhongw/self-instruct, folder data; the file
+human_eval/user_oriented_instructions.jsonl there has the same form. The order is random, so that
+the first prompts are a sample of all.
 """
 
 from __future__ import annotations

@@ -50,6 +50,14 @@ if TYPE_CHECKING:
         "--kind", type=click.Choice(["eagle3"]), default="eagle3", help="Kind of the trained draft."
     ),
     option(
+        "--from",
+        "start",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="HEAD",
+        help="The folder `head` of an earlier training for the same target: that head is trained "
+        "further, instead of a new one.",
+    ),
+    option(
         "--tokens",
         "n_tokens",
         type=click.IntRange(1),

@@ -76,7 +76,7 @@ class Adaptive(Policy):
         known = self.costs.known
         wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
         role = Role.DRAWN if known and not wide else Role.MATCHED
-        rests = self._rest.begin()
+        rests = any(d.reads_states for d in drafters) and self._rest.begin()
         self.roles = tuple(
             Role.OFF if (d.wide and not wide) or (d.reads_states and rests) else role
             for d in drafters

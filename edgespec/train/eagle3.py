@@ -84,15 +84,16 @@ class Batch(NamedTuple):
         return max(0, int(begins[0]) - 2) if len(begins) else 0
 
 
-def initial(sizes: Sizes, start: Mapping[str, Any], last_scale: Any, seed: int = 0) -> Weights:
+def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -> Weights:
     """Return the weights from which training starts.
 
-    start: weights taken from the target, by the same names, if their shapes are the same.
-    last_scale: [d], what the third layer's states are divided by before the head reads them. `fc`
-    begins with these states as they are: they are of the kind that the target's own last layer and
-    output matrix read. All other matrices are random.
+    start: weights taken from the target or from an earlier head, by the same names, if their shapes
+    are the same. scale: [3d], what the states of the three layers are divided by before the head
+    reads them. Without another start `fc` takes the third layer's states as they are: they are of
+    the kind that the target's own last layer and output matrix read. All other matrices are random.
     """
     random, d = torch.Generator().manual_seed(seed), sizes.hidden_size
+    start = {"fc.weight": torch.cat([torch.zeros(d, 2 * d), torch.eye(d)], 1), **start}
     weights = {}
     for name, shape in sizes.shapes().items():
         given = start.get(name)
@@ -102,7 +103,7 @@ def initial(sizes: Sizes, start: Mapping[str, Any], last_scale: Any, seed: int =
             weights[name] = torch.ones(shape)
         else:
             weights[name] = 0.02 * torch.randn(shape, generator=random)
-    weights["fc.weight"] = torch.cat([torch.zeros(d, 2 * d), torch.diag(last_scale)], 1)
+    weights["fc.weight"] *= scale
     return {name: weight.requires_grad_() for name, weight in weights.items()}
 
 

@@ -24,11 +24,11 @@ _N_CTX = 1024
 class ServedHead:
     """The acceptance and the speed of a head, measured with its target.
 
-    n_answers, n_tokens: the greedy answers that were made with drafts of DEPTH tokens, as
-    acceptance_length and acceptance: the share of steps in which the token at each place of a draft
-    was accepted. texts_equal: the share of answers that are the same as without drafts. gain: the
-    speedup with the adaptive policy over plain decoding, for the same prompts in turns, and
-    gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles).
+    n_answers, n_tokens: the greedy answers that were made with drafts of DEPTH tokens, fewer at the
+    end of an answer, as acceptance_length and acceptance: the share of drafts of which the token at
+    each place was accepted. texts_equal: the share of answers that are the same as without drafts.
+    gain: the speedup with the adaptive policy over plain decoding, for the same prompts in turns,
+    and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles).
     """
 
     n_answers: int
@@ -48,28 +48,31 @@ class ServedHead:
 def serve(
     target: Path,
     head: Path,
-    prompts: Sequence[Sequence[int]],
-    max_tokens: int,
+    prompts: Sequence[tuple[Sequence[int], int]],
     progress: Callable[[str], None],
     *,
     loop: RepetitionDetection,
 ) -> ServedHead:
     """Answer prompts with a head and without it, and return how it did.
 
-    prompts: token ids. loop: the rule that ends answers that repeat themselves.
+    prompts: the token ids of each, and the most tokens of its answer. loop: the rule that ends
+    answers that repeat themselves.
     """
-    settings = {"temperature": 0.0, "max_tokens": max_tokens, "repetition_detection": loop}
-    common: dict[str, Any] = {"n_ctx": _N_CTX, "n_slots": 1}
+    settings = {"temperature": 0.0, "repetition_detection": loop}
+    common: dict[str, Any] = {"n_ctx": _N_CTX, "n_slots": 1, "prompt_cache": "off"}
     fixed = {
         "method": "draft_model", "num_speculative_tokens": DEPTH, "draft_p_min": 0.0,
         "draft_memory": "off",
     }  # fmt: skip
     with load(target, head, speculative_config=fixed, **common) as engine:
         plain, drafted = [], []
-        for i, prompt in enumerate(prompts, 1):
+        for i, (prompt, n) in enumerate(prompts, 1):
             progress(f"acceptance of the head: answer {i} of {len(prompts)}")
-            plain.append(engine.generate(prompt, disable_spec_decode=True, **settings))
-            drafted.append(engine.generate(prompt, **settings))
+            # the head's answer comes first: a prompt that the cache has may lack hidden states
+            drafted.append(engine.generate(prompt, max_tokens=n, **settings))
+            plain.append(
+                engine.generate(prompt, max_tokens=n, disable_spec_decode=True, **settings)
+            )
     adaptive = {"method": "draft_model", "remember": "nothing", "draft_memory": "off"}
     with load(target, head, speculative_config=adaptive, **common) as engine:
         progress("measuring the costs of the head")
@@ -85,32 +88,30 @@ def serve(
 
 
 def _counted(answers: Sequence[Completion]) -> tuple[int, list[int]]:
-    """Return the number of steps that emitted tokens after the first one, and how many of them
-    accepted the token at each place of their drafts.
-
-    The answer's first token comes from reading the prompt.
+    """Return the number of steps with a draft, and how many of them accepted the token at each
+    place of it.
     """
     steps, accepted = 0, [0] * DEPTH
     for each in answers:
-        steps += max(0, each.stats.num_spec_steps)
+        steps += each.stats.num_draft_steps
         for place, n in enumerate(each.stats.accepted_per_position[:DEPTH]):
             accepted[place] += n
     return max(1, steps), accepted
 
 
 def _ratios(
-    engine: Engine, prompts: Sequence[Sequence[int]], settings: dict[str, Any],
+    engine: Engine, prompts: Sequence[tuple[Sequence[int], int]], settings: dict[str, Any],
     progress: Callable[[str], None],
 ) -> list[float]:  # fmt: skip
     """Return for each prompt how many times as fast it was answered with the head."""
     ratios = []
-    for i, prompt in enumerate(prompts):
+    for i, (prompt, n) in enumerate(prompts):
         progress(f"speed with the head: answer {i + 1} of {len(prompts)}")
-        engine.generate(prompt, max_tokens=1, disable_spec_decode=True)  # both find it in the cache
+        engine.generate(prompt, max_tokens=1)  # both find it in the cache, with hidden states
         rates = {}
         for plain in (True, False) if i % 2 else (False, True):
             began = time.perf_counter()
-            done = engine.generate(prompt, disable_spec_decode=plain, **settings)
+            done = engine.generate(prompt, max_tokens=n, disable_spec_decode=plain, **settings)
             rates[plain] = len(done.token_ids) / (time.perf_counter() - began)
         ratios.append(rates[False] / rates[True])
     return ratios

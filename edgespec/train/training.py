@@ -6,6 +6,7 @@ Every stage can be killed and goes on where it was: plan, answers, hidden states
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -28,13 +29,14 @@ from ..costs.governed import GovernedModel
 from ..costs.threads import governor_of
 from ..device import LoadMeter
 from ..engine import Engine
-from ..errors import ConfigError, EdgeSpecError
+from ..errors import ConfigError, ConversionError, EdgeSpecError
 from ..loading.load import load
 from ..loading.models import Reference, model_path, open_model
 from ..loading.trained import register
 from . import recordings
-from .answers import LOOP, MOST_ANSWER, N_CTX, N_SLOTS, record
+from .answers import LOOP, N_CTX, N_SLOTS, record
 from .card import card
+from .earlier import earlier_head
 from .features import extract
 from .planning import TrainingPlan, make_plan
 from .prompts import Messages, fingerprint, read_prompts
@@ -52,6 +54,7 @@ GGUF_FILE = Path(__file__).with_name("gguf_file.py")
 _TARGET_WEIGHTS = Path(tools.__file__).with_name("heads") / "target_weights.py"
 _ADVICE = "run the same command again, which goes on from here"
 _MOST_CHECKED = 24  # conversations with which the head is served
+_LEAST_FREE = 1 << 20  # bytes: a tool that failed with less than this had no room
 _PASSES = 8  # over the answers
 _HELD_OUT = 20  # one prompt of so many is held out
 
@@ -64,7 +67,9 @@ class TrainOptions:
     training itself; 0 for eight passes over the answers. vocabulary: most tokens that the head may
     draft; the most frequent ones are taken. seed: of all random numbers. depth: steps of the
     training-time test. batch_tokens: most tokens of a batch. rate: the highest learning rate.
-    n_steps: optimiser steps in place of passes or minutes, 0 for these.
+    n_steps: optimiser steps in place of passes or minutes, 0 for these. start: the folder `head` of
+    an earlier training for the same target, whose head is trained further, with the tokens that it
+    drafts.
     """
 
     kind: TrainedKind = "eagle3"
@@ -76,6 +81,7 @@ class TrainOptions:
     batch_tokens: int = 1024
     rate: float = 2e-3
     n_steps: int = 0
+    start: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(TrainedKind):
@@ -153,11 +159,25 @@ def train_head(
     Raises ConfigError, ModelError and its subclasses, ConversionError if a tool fails, and
     EdgeSpecError if a head cannot pay here, or if too few prompts were answered.
     """
-    chosen = TrainOptions(**options)
-    with recordings.alone(Path(out)):
-        work = _Work(target, prompts, without, Path(out), chosen, progress)
+    chosen, folder = TrainOptions(**options), Path(out)
+    with recordings.alone(folder), _writing(folder):
+        work = _Work(target, prompts, without, folder, chosen, progress)
         interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
         return _trained(work, interpreter, force)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say what to do if a stage cannot write, for example because the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        raise EdgeSpecError(f"{kept_files.unwritten(error, folder)}; then {_ADVICE}") from error
+    except ConversionError as error:
+        if shutil.disk_usage(folder).free > _LEAST_FREE:
+            raise
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        raise EdgeSpecError(f"{kept_files.unwritten(full, folder)}; then {_ADVICE}") from error
 
 
 def _trained(work: _Work, python: Path, force: bool) -> TrainedHead:
@@ -173,18 +193,13 @@ def _trained(work: _Work, python: Path, force: bool) -> TrainedHead:
     work.train(python)
     head = work.export(python)
     result = kept_files.read_json(work.folder / "result.json", dict)
-    checked = [work.recordings.done[i] for i in work.checked]
-    served = serve(
-        work.path, head, [each.ids[: each.n_prompt] for each in checked], MOST_ANSWER, progress,
-        loop=LOOP,
-    )  # fmt: skip
+    served = serve(work.path, head, work.asked, progress, loop=LOOP)
     n_done, n_failed = work.recordings.n_prompts("done"), work.recordings.n_prompts("failed")
-    simulated = result["checked"]
+    simulated, n = result["checked"], len(served.acceptance)
     made = TrainedHead(
         head, work.checkpoint, register(head, work.path), plan, work.recordings.n_tokens,
         len(work.recordings.done), n_done, len(work.prompts) - n_done - n_failed, n_failed,
-        simulated["acceptance_length"][len(served.acceptance) - 1],
-        tuple(simulated["acceptance"][: len(served.acceptance)]), served,
+        simulated["acceptance_length"][n - 1], tuple(simulated["acceptance"][n - 1]), served,
         {step: round(s, 1) for step, s in work.times.items()},
     )  # fmt: skip
     text = card(made, work.shape, work.path, work.options.depth, result)
@@ -230,7 +245,8 @@ def check_head(
     fitting = [ids for ids in encoded if len(ids) + max_tokens <= N_CTX]
     if not fitting:
         raise ConfigError(f"no prompt fits the context of {N_CTX} tokens; give shorter ones")
-    return serve(path, model_path(head), fitting[:n_prompts], max_tokens, progress, loop=LOOP)
+    asked = [(ids, max_tokens) for ids in fitting[:n_prompts]]
+    return serve(path, model_path(head), asked, progress, loop=LOOP)
 
 
 class _Work:
@@ -242,13 +258,17 @@ class _Work:
     ) -> None:  # fmt: skip
         self.options, self.folder, self.progress = options, folder, progress
         self.path: Path = model_path(target)
-        self.shape: Shape = shape_for(self.path, options.vocabulary)
+        self.start = earlier_head(Path(options.start)) if options.start else None
+        n_drafted = len(self.start.drafted) if self.start else options.vocabulary
+        self.shape: Shape = shape_for(self.path, n_drafted)
+        if self.start:
+            self.start.check(self.shape)
         self.prompts: list[Messages] = read_prompts(map(Path, prompts), map(Path, without))
         self.times: dict[str, float] = {}
         if begins:
             recordings.begin(folder, {
                 "target": files.identity(self.path), "prompts": fingerprint(self.prompts),
-                "kind": options.kind,
+                "kind": options.kind, "start": self.start and self.start.identity,
             })  # fmt: skip
         self.recordings = Recordings(folder)
 
@@ -271,6 +291,12 @@ class _Work:
         done, held_out = self.recordings.done, self.held_out
         greedy = [i for i in held_out if not done[i].drawn]
         return (greedy or held_out)[:_MOST_CHECKED]
+
+    @property
+    def asked(self) -> list[tuple[list[int], int]]:
+        """The prompts of these conversations, each with the length of its answer."""
+        checked = [self.recordings.done[i] for i in self.checked]
+        return [(each.ids[: each.n_prompt], each.n_answer) for each in checked]
 
     @contextlib.contextmanager
     def engine(self) -> Iterator[Engine]:
@@ -338,15 +364,19 @@ class _Work:
             "target": str(self.path.resolve()), "target_weights": str(_TARGET_WEIGHTS),
             "rope": "pairs" if self.shape.paired else "halves", "sizes": self.shape.sizes(),
             "folder": str(self.folder.resolve()), "drafted": self._drafted(),
+            "start": str(self.start.path.resolve()) if self.start else "",
             "held_out": self.held_out, "checked": self.checked, "depth": o.depth,
             "n_steps": o.n_steps, "passes": o.passes, "seconds": 60 * o.minutes,
             "batch_tokens": o.batch_tokens, "rate": o.rate, "seed": o.seed,
         }  # fmt: skip
 
     def _drafted(self) -> list[int]:
-        """Return the tokens that the head can draft: the most frequent ones of the answers that are
-        trained with, then those with the lowest ids, which vocabularies made first.
+        """Return the tokens that the head can draft: those of an earlier head, or the most frequent
+        ones of the answers that are trained with, then those with the lowest ids, which
+        vocabularies made first.
         """
+        if self.start:
+            return self.start.drafted
         held_out, done = set(self.held_out), self.recordings.done
         answers = [each.ids[each.n_prompt :] for i, each in enumerate(done) if i not in held_out]
         n = self.shape.target.vocab_size

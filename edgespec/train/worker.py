@@ -8,6 +8,7 @@ object: "job", the path of a JSON file with
     sizes         the fields of eagle3.Sizes
     folder        the folder with features.bin, features.json and the state of training
     drafted       the target's ids of the tokens that the head can draft, ascending
+    start         the model.safetensors of an earlier head to go on with, "" for none
     held_out      the numbers of the conversations that are only evaluated
     checked       those of them with which the head is served afterwards
     depth         steps of the training-time test
@@ -190,8 +191,7 @@ class Training:
         self._number_of[self.drafted] = torch.arange(len(self.drafted), device=self.device)
         start["lm_head.weight"] = self._output
         self.conversations.scale = scale = self._taps_rms()
-        last_scale = scale[2 * self.sizes.hidden_size :]
-        weights = self._eagle3.initial(self.sizes, start, last_scale, job["seed"])
+        weights = self._eagle3.initial(self.sizes, start | earlier(job), scale, job["seed"])
         self.weights = {
             name: each.detach().to(self.device).requires_grad_() for name, each in weights.items()
         }
@@ -279,24 +279,24 @@ class Training:
             self.best = {"length": length, "step": self.step, "weights": weights}
 
     def measured(self, numbers: Sequence[int]) -> dict[str, Any]:
-        """Return how many drafted tokens are accepted in these conversations, as `walked` does for
-        drafts of 1 to N_DRAFTS tokens.
+        """Return how many drafted tokens are accepted in these conversations: what `walked` returns
+        for drafts of 1 to N_DRAFTS tokens, as two lists.
         """
         hits = []
         lengths = {i: self.conversations.n_tokens(i) for i in numbers}
         order = batches(lengths, self.job["batch_tokens"], np.random.default_rng(0))
         for each in order:
             batch = self.conversations.batch(each, self._eagle3.Batch, self.device)
-            with self._autocast():
-                right = self._eagle3.hits_of(
-                    self.weights, self.sizes, self._embedding, self.drafted, batch, N_DRAFTS
-                ).numpy()
+            right = self._eagle3.hits_of(  # in float32, as the head is served
+                self.weights, self.sizes, self._embedding, self.drafted, batch, N_DRAFTS
+            ).numpy()
             for i, number in enumerate(each):
                 own = self.conversations.all[number]
                 hits.append(right[:, i, own["n_prompt"] - 1 : lengths[number] - 2])
+        found = [walked(hits, k) for k in range(1, N_DRAFTS + 1)]
         return {
-            "acceptance_length": [walked(hits, k)[0] for k in range(1, N_DRAFTS + 1)],
-            "acceptance": walked(hits, N_DRAFTS)[1],
+            "acceptance_length": [length for length, _ in found],
+            "acceptance": [shares for _, shares in found],
         }
 
     def _measured_best(self, numbers: Sequence[int]) -> dict[str, Any]:
@@ -392,17 +392,17 @@ def rate_at(step: int, n_steps: int) -> float:
 
 def walked(hits: Sequence[Any], n_drafted: int) -> tuple[float, list[float]]:
     """Simulate answers with drafts of a fixed length; return the mean acceptance length, and for
-    each place of a draft the share of steps in which its token was accepted.
+    each place of a draft the share of drafts of which its token was accepted.
 
     hits: for each conversation, bools [n_steps, rows], row 0 being the one that reads the first
     token of the answer. Like in inference, the next step begins after the accepted tokens and the
-    target's own.
+    target's own, which is not drafted at the end of an answer.
     """
     n_steps, accepted = 0, np.zeros(n_drafted, np.int64)
     for right in hits:
         at = 0
-        while at < right.shape[1]:
-            n = int(right[:n_drafted, at].cumprod().sum())
+        while (n_left := right.shape[1] - at) > 1:
+            n = int(right[: min(n_drafted, n_left - 1), at].cumprod().sum())
             accepted[:n] += 1
             n_steps += 1
             at += n + 1
@@ -439,6 +439,13 @@ def target_weights(job: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     both = [torch.from_numpy(from_file(path, name)) for name in ("embed_tokens", "lm_head")]
     start = last_layer(path, sizes, job["rope"]) if path.suffix == ".gguf" else {}
     return both[0], both[1], start
+
+
+def earlier(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of the earlier head that the job names, {} if it names none."""
+    from safetensors.torch import load_file
+
+    return load_file(job["start"]) if job["start"] else {}
 
 
 def last_layer(path: Path, sizes: Mapping[str, Any], rope: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def main():
     torch.manual_seed(SEED)
     rotation = tuple(100.0 ** (-2 * i / 6) for i in range(3))
     sizes = eagle3.Sizes(12, 4, 2, 6, 20, 30, 1e-5, rotation)
-    weights = eagle3.initial(sizes, {}, torch.ones(12), SEED)
+    weights = eagle3.initial(sizes, {}, torch.ones(36), SEED)
     with torch.no_grad():
         for each in weights.values():
             each += 0.3 * torch.randn_like(each)

@@ -72,8 +72,8 @@ def job(folder: Path, **changed: object) -> Path:
     known = {
         "target": str(target), "target_weights": str(training._TARGET_WEIGHTS), "rope": "pairs",
         "sizes": shape().sizes(), "folder": str(folder), "drafted": list(range(VOCABULARY)),
-        "held_out": [], "checked": list(range(N_CONVERSATIONS)), "depth": 3, "n_steps": 100,
-        "passes": 0, "seconds": 0, "batch_tokens": 256, "rate": 3e-3, "seed": 0,
+        "start": "", "held_out": [], "checked": list(range(N_CONVERSATIONS)), "depth": 3,
+        "n_steps": 100, "passes": 0, "seconds": 0, "batch_tokens": 256, "rate": 3e-3, "seed": 0,
     }  # fmt: skip
     path = folder / "job.json"
     path.write_text(json.dumps(known | changed))
@@ -84,6 +84,16 @@ def run(path: Path) -> dict[str, object]:
     """Run a job to its end; return its result."""
     tools.run_worker(python(), {"job": str(path)}, path.parent, lambda _: None, {}, training.WORKER)
     return json.loads((path.parent / "result.json").read_text())
+
+
+def write_gguf(checkpoint: Path, target: Path, shape: Shape, kind: str, path: Path) -> None:
+    """Write a trained head as a GGUF of a type of numbers."""
+    job = {
+        "checkpoint": str(checkpoint / "model.safetensors"), "target": str(target),
+        "sizes": shape.sizes(), "rope_base": shape.rope_base, "layers": shape.layers,
+        "n_ctx": 512, "type": kind, "name": "tiny", "license": "unknown", "out": str(path),
+    }  # fmt: skip
+    tools.run_worker(python(), job, path.parent, lambda _: None, {}, training.GGUF_FILE)
 
 
 def start(path: Path) -> subprocess.Popen[str]:

@@ -143,6 +143,18 @@ def test_a_head_has_no_part_in_an_answer_that_begins_without_it():
         take(made)
 
 
+def test_answers_without_drafts_do_not_shorten_the_rest():
+    made = with_head()
+    for _ in range(4):
+        take(made, 0, total_s=1.4)
+    for answer in range(9):
+        begin(made)  # a request that turned drafts off
+        take(made)
+        begin(made, lookup(), Head())
+        assert made.roles[1] is (Role.OFF if answer < 8 else Role.MATCHED)
+        take(made)
+
+
 def test_a_head_that_is_left_costs_nothing_any_more():
     made = with_head()
     while made.roles[1]:

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec.backends.features import Features
-from edgespec.convert import tools
 from edgespec.convert.heads.tensors import read_safetensors
-from edgespec.train import training
 from tests.helpers import libllama, tiny_models, train_checks, train_jobs
 
 llama_cpp = libllama.require()
@@ -35,13 +33,7 @@ def test_rows_are_those_of_the_trained_weights(folder, tmp_path, kind, most):
     target_path = tiny_models.write(tmp_path, "llama")
     shape = train_jobs.shape(190)
     path = tmp_path / "eagle3-tiny.gguf"
-    job = {
-        "checkpoint": str(folder / "model.safetensors"), "target": str(target_path),
-        "sizes": shape.sizes(), "rope_base": shape.rope_base, "layers": shape.layers,
-        "n_ctx": 512, "type": kind, "name": "tiny", "license": "unknown", "out": str(path),
-    }  # fmt: skip
-    python = train_jobs.python()
-    tools.run_worker(python, job, tmp_path, lambda _: None, {}, training.GGUF_FILE)
+    train_jobs.write_gguf(folder, target_path, shape, kind, path)
     target = llama_cpp.LlamaCppModel(target_path, EXACT)
     head = llama_cpp.open_head(path, EXACT, target)
     try:

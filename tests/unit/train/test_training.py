@@ -1,21 +1,24 @@
 """A whole training with a tiny target, from prompts to a registered head."""
 
+import errno
 import json
-import logging
+import shutil
 
+import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EdgeSpecError, hub
-from edgespec.train import features, training
+from edgespec import ConfigError, ConversionError, EdgeSpecError, hub
+from edgespec.convert.heads import tensors
+from edgespec.train import answers, features, training
 from edgespec.train.planning import TrainingPlan
-from tests.helpers import libllama, tiny_models, train_jobs
+from tests.helpers import head_files, libllama, tiny_models, train_jobs
 from tests.unit.train.test_planning import PLAN
 
 libllama.require()
 
 pytestmark = pytest.mark.llama_cpp
-N_TOKENS = 600
+N_TOKENS, WEIGHTS = 600, "model.safetensors"
 
 
 @pytest.fixture
@@ -73,12 +76,92 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     assert again.simulated == made.simulated
 
 
+def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypatch):
+    prompts, out = tmp_path / "many.txt", tmp_path / "out"
+    prompts.write_text("\n".join(f"Bring box {i} to place {i % 7}." for i in range(120)))
+    n_tokens = 4000
+    plan = TrainingPlan(**PLAN | {"n_tokens": n_tokens, "disk": 1 << 20, "free_disk": 1 << 30})
+    monkeypatch.setattr(training, "make_plan", lambda *_: plan)
+    options = {"n_tokens": n_tokens, "n_steps": 200}
+    made = edgespec.train_head(target, [prompts], out, python=python, **options)
+    work = training._Work(target, [prompts], (), out, training.TrainOptions(**options), print)
+    exact = work.folder / "exact.gguf"
+    train_jobs.write_gguf(made.checkpoint, target, work.shape, "F32", exact)
+    served = training.serve(target, exact, work.asked, print, loop=answers.LOOP)
+    print(made.simulated, made.served.acceptance, served.acceptance)
+    n_accepted = made.simulated_length - 1  # drafted tokens a step
+    assert n_accepted > 0.2
+    assert served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.01)
+    assert made.served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.05)
+
+
+def test_an_earlier_head_is_trained_further(python, target, prompts, tmp_path):
+    given = {"python": python, "n_tokens": N_TOKENS, "vocabulary": 100}
+    made = edgespec.train_head(target, [prompts], tmp_path / "out", n_steps=8, **given)
+    still = {"n_steps": 1, "rate": 1e-12, "start": made.checkpoint}
+    further = edgespec.train_head(target, [prompts], tmp_path / "further", **given, **still)
+    a, b = (
+        {name: each.array() for name, each in tensors.read_safetensors(path).items()}
+        for path in (made.checkpoint / WEIGHTS, further.checkpoint / WEIGHTS)
+    )
+    assert a.keys() == b.keys()
+    assert all(np.allclose(a[name], b[name], rtol=1e-5) for name in a)
+    assert further.simulated == pytest.approx(made.simulated, abs=0.02)
+    with pytest.raises(ConfigError, match="begun with another start"):
+        edgespec.train_head(target, [prompts], tmp_path / "further", n_steps=1, **given)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "has no head to train further"),
+    ("[]", "has no head to train further"),
+    ('{"hidden_size": 8}', "for another target: its architectures is None"),
+])  # fmt: skip
+def test_what_is_no_earlier_head_of_the_target(target, prompts, tmp_path, content, message):
+    found = tmp_path / "head"
+    found.mkdir()
+    if content:
+        (found / "config.json").write_text(content)
+        ids = np.arange(100, dtype=np.int64)
+        (found / WEIGHTS).write_bytes(head_files.safetensors({"d2t": ids - ids}))
+    with pytest.raises(ConfigError, match=message):
+        edgespec.plan_training(target, [prompts], tmp_path / "out", start=found)
+
+
 def test_what_cannot_pay_is_not_begun_unless_it_is_forced(target, prompts, tmp_path, monkeypatch):
     plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
     monkeypatch.setattr(training, "make_plan", lambda *_: plan)
     with pytest.raises(EdgeSpecError, match="does not pay here"):
         edgespec.train_head(target, [prompts], tmp_path / "out", python=tmp_path, n_tokens=N_TOKENS)
     assert not (tmp_path / "out" / "answers.jsonl").exists()
+
+
+@pytest.mark.parametrize("stage", ["record", "extract", "register"])
+def test_a_full_disk_is_a_sentence_and_later_runs_go_on(
+    python, target, prompts, tmp_path, monkeypatch, stage
+):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 2, "vocabulary": 100}
+    with monkeypatch.context() as patch:
+        patch.setattr(training, stage, full)
+        with pytest.raises(EdgeSpecError, match=r"disk is full .* run the same command again"):
+            edgespec.train_head(target, [prompts], tmp_path / "out", **given)
+    assert edgespec.train_head(target, [prompts], tmp_path / "out", **given).registered.exists()
+
+
+def test_a_tool_that_had_no_room_is_a_full_disk(python, target, prompts, tmp_path, monkeypatch):
+    def failed(*_, **__):
+        raise ConversionError("training failed: no reason given")
+
+    given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 2, "vocabulary": 100}
+    monkeypatch.setattr(training.tools, "run_worker", failed)
+    with pytest.raises(ConversionError, match="no reason given"):
+        edgespec.train_head(target, [prompts], tmp_path / "out", **given)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(training.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(EdgeSpecError, match="disk is full"):
+        edgespec.train_head(target, [prompts], tmp_path / "out", **given)
 
 
 def test_a_plan_records_nothing(target, prompts, tmp_path):
@@ -108,9 +191,15 @@ def test_impossible_options(target, prompts, tmp_path, options, message):
         edgespec.plan_training(target, [prompts], tmp_path / "out", **options)
 
 
-def test_other_prompts_are_not_mixed_in(target, prompts, tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    training._Work(target, [prompts], tmp_path / "out", training.TrainOptions(), print)
+def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_path):
+    given = tmp_path / "out", training.TrainOptions(), print
+    training._Work(target, [prompts], (), *given)
+    with pytest.raises(ConfigError, match="begun with another target"):
+        training._Work(tiny_models.write(tmp_path, "qwen2"), [prompts], (), *given)
+    without = tmp_path / "without.txt"
+    without.write_text("Drive to place 3.")
+    with pytest.raises(ConfigError, match="begun with another prompts"):
+        training._Work(target, [prompts], [without], *given)
     prompts.write_text("Something else.\nAnd more.")
     with pytest.raises(ConfigError, match="begun with another prompts"):
-        training._Work(target, [prompts], tmp_path / "out", training.TrainOptions(), print)
+        training._Work(target, [prompts], (), *given)
