@@ -171,7 +171,7 @@ def _served(served: edgespec.ServedHead) -> dict[str, str]:
     places = ", ".join(f"{share:.0%}" for share in served.acceptance)
     return {
         "served": f"acceptance length {served.acceptance_length:.2f}; the tokens of a draft are "
-        f"accepted in {places} of the steps ({served.n_answers} answers)",
+        f"accepted in {places} of the drafts ({served.n_answers} answers)",
         "gain": f"{served.gain:.2f} times as fast as plain decoding "
         f"({served.gain_low:.2f}–{served.gain_high:.2f})",
     }

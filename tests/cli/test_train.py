@@ -57,7 +57,7 @@ def test_training_says_what_it_made(edgespec_cli, given, prompts):
     assert "30100 tokens in 210 answers to 198 prompts; 1 prompts skipped, 1 failed" in done.stdout
     assert "simulated     acceptance length 1.46" in done.stdout
     assert "served        acceptance length 1.46" in done.stdout
-    assert "31%, 10%, 5% of the steps (24 answers)" in done.stdout
+    assert "31%, 10%, 5% of the drafts (24 answers)" in done.stdout
     assert "1.07 times as fast as plain decoding (1.02–1.12)" in done.stdout
     assert given["name"] == "train_head"
     assert (given["n_tokens"], given["minutes"], given["vocabulary"]) == (30000, 5.0, 4096)
