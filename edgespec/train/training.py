@@ -364,6 +364,7 @@ class _Work:
             "target": str(self.path.resolve()), "target_weights": str(_TARGET_WEIGHTS),
             "rope": "pairs" if self.shape.paired else "halves", "sizes": self.shape.sizes(),
             "folder": str(self.folder.resolve()), "drafted": self._drafted(),
+            "n_conversations": len(self.recordings.done),  # more of them: it begins anew
             "start": str(self.start.path.resolve()) if self.start else "",
             "held_out": self.held_out, "checked": self.checked, "depth": o.depth,
             "n_steps": o.n_steps, "passes": o.passes, "seconds": 60 * o.minutes,

@@ -7,6 +7,7 @@ object: "job", the path of a JSON file with
                   target_weights: the program that reads its embedding and output matrix
     sizes         the fields of eagle3.Sizes
     folder        the folder with features.bin, features.json and the state of training
+    n_conversations   how many there are
     drafted       the target's ids of the tokens that the head can draft, ascending
     start         the model.safetensors of an earlier head to go on with, "" for none
     held_out      the numbers of the conversations that are only evaluated
