@@ -74,7 +74,7 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     assert said.count("training") == 1
     assert again.path.stat().st_mtime_ns > written
     assert again.simulated == made.simulated
-    more = given | {"n_tokens": N_TOKENS + 50}
+    more = given | {"n_tokens": made.n_tokens + 50}
     assert edgespec.train_head(target, [prompts], out, progress=said.append, **more).n_answers > (
         made.n_answers
     )
