@@ -196,12 +196,13 @@ class TokenCache:
         """
         if self._prefixes is None or not self._is_whole:
             return []
-        at, points = len(self.tokens), []
-        if (n := self._prefixes.n_known(self.owner, context)) - at >= LEAST:
-            points.append(n)
+        at, end = len(self.tokens), len(context) - 1
         match = self._prefixes.match(self.owner, context, whole=True)
-        end, saved = len(context) - 1, max([match.n if match else 0, *points])
-        if end > max([at, *points]) and end - saved >= _APART:
+        saved, points = match.n if match else 0, []
+        parting = self._prefixes.n_known(self.owner, context)
+        if parting >= at and parting - saved >= LEAST:
+            points.append(parting)
+        if end > max([at, *points]) and end - max([saved, *points]) >= _APART:
             points.append(end)
         return points
 
