@@ -309,8 +309,9 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
     assert "reads text alone: its projector is left out, because mmproj is none" in blind.stderr
 
 
-@pytest.mark.model
-def test_three_apis_show_pictures(eyes):
+@pytest.fixture
+def seeing(eyes):
+    """Return an engine whose model sees, and a client of its server."""
     from starlette.testclient import TestClient
 
     from edgespec.server.app import create_app
@@ -318,102 +319,98 @@ def test_three_apis_show_pictures(eyes):
 
     pytest.importorskip("PIL")
     text, mmproj = eyes("mlp")
-    asked = "What colour is the picture?"
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
         client = TestClient(
             create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
         )
-        for name in ("red", "blue"):
-            url = data_url(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
-            data = url.partition(",")[2]
-            image = {"type": "base64", "media_type": "image/png", "data": data}
-            common = {"temperature": 0}
-            said = client.post("/v1/chat/completions", json=common | {
-                "max_tokens": 16,
-                "messages": [{"role": "user", "content": [
-                    {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
-                    {"type": "text", "text": asked},
-                ]}],
-            })  # fmt: skip
-            assert name in said.json()["choices"][0]["message"]["content"].lower(), said.text
-            messages = [{"role": "user", "content": [
-                {"type": "image", "source": image}, {"type": "text", "text": asked},
-            ]}]  # fmt: skip
-            body = common | {"max_tokens": 16, "messages": messages}
-            said = client.post("/v1/messages", json=body)
-            assert name in said.json()["content"][0]["text"].lower(), said.text
-            count = client.post("/v1/messages/count_tokens", json={"messages": messages})
-            usage = said.json()["usage"]
-            read = usage["input_tokens"] + usage["cache_read_input_tokens"]
-            assert count.json()["input_tokens"] == read
-            said = client.post("/v1/responses", json=common | {
-                "max_output_tokens": 16,
-                "input": [{"role": "user", "content": [
-                    {"type": "input_image", "image_url": url},
-                    {"type": "input_text", "text": asked},
-                ]}],
-            })  # fmt: skip
-            assert name in said.json()["output"][0]["content"][0]["text"].lower(), said.text
-        assert engine.target.eyes.n_encoded == 2
+        yield engine, client
 
 
 @pytest.mark.model
-def test_results_of_tools_show_pictures(eyes):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
-    pytest.importorskip("PIL")
-    text, mmproj = eyes("mlp")
+def test_three_apis_show_pictures(seeing):
+    engine, client = seeing
     asked = "What colour is the picture?"
-    with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
-        client = TestClient(
-            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
-        )
-        for name in ("red", "blue"):
-            shown = edgespec.picture(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
-            url = data_url(shown.pixels())
-            source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
-            function = {"name": "look", "arguments": "{}"}
-            call = {"id": "a", "type": "function", "function": function}
-            picture, said = {"type": "image_url", "image_url": {"url": url}}, {"temperature": 0}
-            body = said | {"max_tokens": 16, "messages": [
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "tool_call_id": "a", "content": [picture]},
-                {"role": "user", "content": asked},
-            ]}  # fmt: skip
-            answer = client.post("/v1/chat/completions", json=body).json()
-            assert name in answer["choices"][0]["message"]["content"].lower()
-            assert client.post("/tokenize", json={"messages": body["messages"]}).status_code == 400
-            use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
-            block = {"type": "image", "source": source}
-            result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
-            body = said | {"max_tokens": 16, "messages": [
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": [use]},
-                {"role": "user", "content": [result, {"type": "text", "text": asked}]},
-            ]}  # fmt: skip
-            answer = client.post("/v1/messages", json=body).json()
-            assert name in answer["content"][0]["text"].lower()
-            body = said | {"max_output_tokens": 16, "input": [
-                {"role": "user", "content": asked},
-                {"type": "function_call", "call_id": "a", **function},
-                {"type": "function_call_output", "call_id": "a", "output": [
-                    {"type": "input_image", "image_url": url},
-                ]},
-                {"role": "user", "content": asked},
-            ]}  # fmt: skip
-            answer = client.post("/v1/responses", json=body).json()
-            assert name in answer["output"][0]["content"][0]["text"].lower()
-            chat = engine.chat()
-            called = {"role": "assistant", "content": "", "tool_calls": [call]}
-            chat.messages = [{"role": "user", "content": asked}, called]
-            chat.add_results([["Here:", shown]])
-            assert name in chat.send(asked, max_tokens=16, temperature=0).text.lower()
-            saved = json.loads(json.dumps(chat.to_dict()))
-            assert saved["messages"][2]["content"][1]["sha256"] == shown.digest.hex()
+    for name in ("red", "blue"):
+        url = data_url(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
+        data = url.partition(",")[2]
+        image = {"type": "base64", "media_type": "image/png", "data": data}
+        common = {"temperature": 0}
+        said = client.post("/v1/chat/completions", json=common | {
+            "max_tokens": 16,
+            "messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
+                {"type": "text", "text": asked},
+            ]}],
+        })  # fmt: skip
+        assert name in said.json()["choices"][0]["message"]["content"].lower(), said.text
+        messages = [{"role": "user", "content": [
+            {"type": "image", "source": image}, {"type": "text", "text": asked},
+        ]}]  # fmt: skip
+        body = common | {"max_tokens": 16, "messages": messages}
+        said = client.post("/v1/messages", json=body)
+        assert name in said.json()["content"][0]["text"].lower(), said.text
+        count = client.post("/v1/messages/count_tokens", json={"messages": messages})
+        usage = said.json()["usage"]
+        read = usage["input_tokens"] + usage["cache_read_input_tokens"]
+        assert count.json()["input_tokens"] == read
+        said = client.post("/v1/responses", json=common | {
+            "max_output_tokens": 16,
+            "input": [{"role": "user", "content": [
+                {"type": "input_image", "image_url": url},
+                {"type": "input_text", "text": asked},
+            ]}],
+        })  # fmt: skip
+        assert name in said.json()["output"][0]["content"][0]["text"].lower(), said.text
+    assert engine.target.eyes.n_encoded == 2
+
+
+@pytest.mark.model
+def test_results_of_tools_show_pictures(seeing):
+    engine, client = seeing
+    asked = "What colour is the picture?"
+    for name in ("red", "blue"):
+        shown = edgespec.picture(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
+        url = data_url(shown.pixels())
+        source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+        function = {"name": "look", "arguments": "{}"}
+        call = {"id": "a", "type": "function", "function": function}
+        picture, said = {"type": "image_url", "image_url": {"url": url}}, {"temperature": 0}
+        body = said | {"max_tokens": 16, "messages": [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "a", "content": [picture]},
+            {"role": "user", "content": asked},
+        ]}  # fmt: skip
+        answer = client.post("/v1/chat/completions", json=body).json()
+        assert name in answer["choices"][0]["message"]["content"].lower()
+        assert client.post("/tokenize", json={"messages": body["messages"]}).status_code == 400
+        use = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+        block = {"type": "image", "source": source}
+        result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+        body = said | {"max_tokens": 16, "messages": [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result, {"type": "text", "text": asked}]},
+        ]}  # fmt: skip
+        answer = client.post("/v1/messages", json=body).json()
+        assert name in answer["content"][0]["text"].lower()
+        body = said | {"max_output_tokens": 16, "input": [
+            {"role": "user", "content": asked},
+            {"type": "function_call", "call_id": "a", **function},
+            {"type": "function_call_output", "call_id": "a", "output": [
+                {"type": "input_image", "image_url": url},
+            ]},
+            {"role": "user", "content": asked},
+        ]}  # fmt: skip
+        answer = client.post("/v1/responses", json=body).json()
+        assert name in answer["output"][0]["content"][0]["text"].lower()
+        chat = engine.chat()
+        called = {"role": "assistant", "content": "", "tool_calls": [call]}
+        chat.messages = [{"role": "user", "content": asked}, called]
+        chat.add_results([["Here:", shown]])
+        assert name in chat.send(asked, max_tokens=16, temperature=0).text.lower()
+        saved = json.loads(json.dumps(chat.to_dict()))
+        assert saved["messages"][2]["content"][1]["sha256"] == shown.digest.hex()
 
 
 def data_url(pixels):
