@@ -407,7 +407,7 @@ class Head(Model):
 class FileHead(FileModel, Head):
     """A trained head that was loaded from a file."""
 
-    def beside(self, target: FileModel) -> FileHead | None:
+    def for_slot(self, target: FileModel) -> FileHead | None:
         """Return a head over the same weights for another slot of its target, with an empty cache
         of its own; None if this head drafts for one slot only. Close it before this one. Raises
         OutOfMemory.

@@ -271,7 +271,15 @@ def draft_slots(draft: Model | None, targets: Sequence[Model]) -> list[Model | N
     """
     others = targets[1:]
     if isinstance(draft, FileHead):
-        return [draft, *(draft.beside(cast(FileModel, target)) for target in others)]
+        heads: list[Model | None] = [draft]
+        try:
+            for target in others:
+                heads.append(draft.for_slot(cast(FileModel, target)))
+        except BaseException:
+            for head in filter(None, heads[1:]):
+                head.close()
+            raise
+        return heads
     if others and isinstance(draft, FileModel):
         batched = draft.batched()
         batched.add(len(others), draft.n_ctx)

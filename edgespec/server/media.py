@@ -165,8 +165,8 @@ class _Backend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of a host that answers."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in infos))
         if self._only_public and not all(map(_is_public, addresses)):
             raise ConfigError(f"{host[:80]} is in a private network, which no picture comes from")
         for i, address in enumerate(addresses):

@@ -50,7 +50,7 @@ class LlamaCppAssistant(LlamaCppMtp):
         )
         super().__init__(path, config, target, file)
 
-    def beside(self, target: FileModel) -> None:
+    def for_slot(self, target: FileModel) -> None:
         """Return None: an assistant looks at its target's whole cache, which all slots share."""
 
     def decode(

@@ -51,7 +51,7 @@ class LlamaCppHead(TextInContext, FileHead):
         self.start = 0
         self._take(self._open(file))
 
-    def beside(self, target: FileModel) -> FileHead | None:
+    def for_slot(self, target: FileModel) -> FileHead | None:
         """Return a head over the same weights for another slot, with a context of its own."""
         file = replace(self._file, opened=self.native)
         twin = type(self)(self.path, self.config, target, file)
@@ -208,7 +208,7 @@ def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile
     params_of: a function that returns the native settings of the head's context.
     """
     if file.opened:
-        return _beside(path, params_of, file.opened)
+        return _another_context(path, params_of, file.opened)
     gpus = chosen(config)
     model, log = load_weights(
         path,
@@ -231,7 +231,7 @@ def open_native(path: Path, params_of: Any, config: EngineConfig, file: HeadFile
     return Native(model, context, log + more, other)
 
 
-def _beside(path: Path, params_of: Any, opened: Native) -> Native:
+def _another_context(path: Path, params_of: Any, opened: Native) -> Native:
     """Make a further context over weights that are open already."""
     params = params_of(opened.model)
     if opened.other:

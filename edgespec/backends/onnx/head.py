@@ -94,7 +94,7 @@ class OnnxHead(FileHead):
         self._has_root = False  # the state after the last token is known
         self.placement = {"provider": self._steps.provider, "trees": "yes"}
 
-    def beside(self, target: FileModel) -> OnnxHead:
+    def for_slot(self, target: FileModel) -> OnnxHead:
         """Return a head over the same graphs for another slot."""
         return OnnxHead(self.path, self.config, target, self._opened)
 

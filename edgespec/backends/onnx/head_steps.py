@@ -20,8 +20,9 @@ from .session import ort
 
 Floats = npt.NDArray[np.float32]
 Run = Callable[[Any, Any], None]
-Opened = Callable[[Path], Any]  # returns the session of a graph
 """A function that runs a session with a binding. Raises DecodeError, Aborted."""
+Opened = Callable[[Path], Any]
+"""A function that returns the session of a graph. Raises the errors of `open_session`."""
 
 MAX_NODES = 256
 HEAD, FUSE = "head.onnx", "fuse.onnx"
