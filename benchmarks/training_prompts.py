@@ -44,11 +44,11 @@ def queries(path: Path, of_each: int) -> list[str]:
 
 def tasks(path: Path) -> list[str]:
     """Return the instructions of Self-Instruct's tasks, each with its first input."""
-    found = []
+    texts = []
     for task in map(json.loads, path.read_text("utf-8").splitlines()):
         given = task["instances"][0]["input"]
-        found.append("\n\n".join(text for text in (task["instruction"], given) if text))
-    return found
+        texts.append("\n\n".join(each for each in (task["instruction"], given) if each))
+    return texts
 
 
 if __name__ == "__main__":
