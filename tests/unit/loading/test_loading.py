@@ -6,12 +6,13 @@ import pytest
 
 from edgespec import ToyModel, ToyTokenizer, hub
 from edgespec.config import EngineConfig
-from edgespec.errors import ConfigError, ModelNotFound
+from edgespec.errors import ConfigError, ModelNotFound, OutOfMemory
 from edgespec.loading import load as loading
-from edgespec.loading.assembly import assemble, configured
+from edgespec.loading.assembly import assemble, configured, draft_slots
 from edgespec.loading.drafts import draft_path
 from edgespec.measure.inspection import inspect
 from tests.helpers import libllama
+from tests.helpers.toy_head import ToyHead
 
 libllama.require()
 TARGET, DRAFTS = "qwen2.5-coder-7b", hub.entries()["qwen2.5-coder-7b"].drafts
@@ -160,3 +161,21 @@ def test_a_head_is_refused_where_a_model_is_meant(tmp_path):
     for ask in (loading.load, inspect):
         with pytest.raises(ConfigError, match=r"head\.onnx is a trained head, which only drafts"):
             ask(tmp_path)
+
+
+def test_heads_of_slots_are_freed_if_one_has_no_room():
+    """The first head's weights must not be freed before contexts over them."""
+    closed = []
+
+    class Full(ToyHead):
+        def close(self):
+            closed.append(self)
+
+        def for_slot(self, target):
+            if target == "third":
+                raise OutOfMemory("no room")
+            return Full([[1.0]])
+
+    with pytest.raises(OutOfMemory):
+        draft_slots(Full([[1.0]]), ["first", "second", "third"])
+    assert len(closed) == 1
