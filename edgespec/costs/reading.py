@@ -6,7 +6,7 @@ FEWEST, MOST = 16, 512  # tokens in an evaluation; kernels take 16 in equal time
 _SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _LATEST, _LATEST_SHAPE = 0.5, 0.1  # weights of the latest time
 _HOPED = 0.7  # a larger evaluation may take this share of the time per token, until it is tried
-_LONGER, _FASTER = 1.25, 0.8  # an evaluation may take longer for so much less time per token
+_LONGER, _FASTER = 1.1, 0.8  # an evaluation may take longer for so much less time per token
 _LEAST_S = 1e-9
 
 
@@ -53,7 +53,7 @@ class ReadingTimes:
     def most(self, longest_s: float) -> int:
         """Return the most tokens that take at most so many seconds. Until a time is known, and if
         that is too short for any, these are the fewest that are worth an evaluation. More tokens
-        may take a quarter longer if they are known to be read much faster.
+        may take a tenth longer if they are known to be read much faster.
         """
         fitting = [n for n in _SIZES if 0 < self.expected_s(n) <= longest_s]
         n = max(fitting, default=FEWEST)

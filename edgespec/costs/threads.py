@@ -8,7 +8,8 @@ inferred from steps that take longer than usual, and from short trials of other 
 With more threads than there are free cores, one evaluation has taken seconds. So an evaluation that
 tries more threads is stopped if it takes too long, and repeated with the previous number. Near the
 time limit of a request no other number is tried. The number can then only fall, and only if the
-system shows other programs.
+system shows other programs. Fewer threads that trials alone have suggested are not used to read
+prompts: their times say little, so nothing would tell that all threads are faster again.
 """
 
 from __future__ import annotations
@@ -179,9 +180,11 @@ class ThreadGovernor:
         if now - self._last_look >= WINDOW_S:
             self._look(now)
         n_used = self._n
+        reads_alone = n > _WIDEST and self._visible and not self._seen
         for i, model in enumerate(self._models):
             is_tried = self._tries_more and i == 0 and n <= _WIDEST  # can be stopped
             n_model = self._before_trial if self._tries_more and not is_tried else self._n
+            n_model = self._full if reads_alone else n_model
             n_used = n_model if i == 0 else n_used
             wanted = n_model if n_model < self._full else 0
             if model.thread_limit != wanted:

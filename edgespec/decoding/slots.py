@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
+from ..backends.resting import rest
 from ..config import OnBusy
 from ..errors import EdgeSpecError, EngineBusy
 from ..types import EngineStatus, RequestStatus, Stats
@@ -326,6 +327,7 @@ class Slots:
     def _give_back(self, claim: _Claim) -> None:
         if os.getpid() != self._process:
             return  # another thread of the parent may have held the lock when it forked
+        rest()
         with self._changed:
             held = [each for each in self._slots if each.claim is claim]
             for each in held:
@@ -347,6 +349,7 @@ class Slots:
     def _give_all(self) -> None:
         if os.getpid() != self._process:
             return
+        rest()
         with self._changed:
             self._all_held = False
             self._changed.notify_all()

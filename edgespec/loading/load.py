@@ -12,6 +12,7 @@ from typing import Any
 from .. import advice, backends
 from ..backends import files
 from ..backends.base import BatchedModel, FileModel, Head
+from ..backends.resting import rest
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.learning import Costed, HeadTimes, ModelCurve, learning
 from ..costs.measuring import READING, WIDTHS
@@ -104,6 +105,7 @@ def load(
             works=([] if spec.fixed else measuring) + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now
+    rest()
     return engine
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ..backends.base import BatchedModel, BatchItem
+from ..backends.resting import rest
 from ..costs import reading
 from ..errors import Aborted, ContextFull
 from ..types import Abort, Outputs
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _POLL_S = 0.05  # how often a waiting member looks whether it is cancelled
 _PATIENCE = 0.25  # the company waits for slow members for this share of an evaluation's time
 _LEAST_PATIENCE_S = 0.004
-_ALONE_S, _SHARED_S = 1.0, 0.4  # longest evaluations of a prompt's tokens
+_ALONE_S, _SHARED_S = 1.0, 0.45  # longest evaluations of a prompt's tokens
 _LATEST = 0.25  # weight of the latest time in running means
 
 
@@ -171,6 +172,7 @@ class Company:
 
     def leave(self, member: Member) -> None:
         """Make a member inactive."""
+        rest()
         with self._changed:
             self._active.discard(member)
             self._changed.notify_all()
@@ -195,6 +197,7 @@ class Company:
         if alone:
             self._alone(member, turn)
         else:
+            rest()  # the company's thread evaluates
             self._wait(member, turn)
 
     def exclusively(self, work: Callable[[], T]) -> T:
@@ -246,6 +249,8 @@ class Company:
         try:
             turn.alone()
         finally:
+            if len(self._line) > 1:
+                rest()  # the next one evaluates in its own thread
             with self._changed:
                 self.counts.evaluations += 1
                 self._line.popleft()
@@ -318,6 +323,8 @@ class Company:
                     for _, turn in turns:
                         turn.is_held = True
                     return turns
+                if len(self._active) < 2:
+                    rest()  # a member that is alone evaluates in its own thread
                 self._changed.wait(wait_s)
             return []
 

@@ -17,13 +17,14 @@ import numpy as np
 
 from ... import kept_files
 from ...errors import EngineMissing
-from .. import fork
+from .. import fork, resting
 from . import search
 from .ctrl_c import ctrl_c_afterwards
 from .declarations import OPTIONAL, LogCallback, missing
 
 logger = logging.getLogger("edgespec.llama_cpp")
 search.first()  # raises EngineMissing
+_OMP_PAUSE_SOFT = 1  # omp_pause_resource_t of OpenMP 5.0
 _opening, _opened = threading.Lock(), list[search.Found]()
 
 
@@ -32,7 +33,15 @@ def _found() -> search.Found:
     with _opening:
         if not _opened:
             _opened.append(search.find())
+            _end_helpers_when_resting(_opened[0].library)
         return _opened[0]
+
+
+def _end_helpers_when_resting(library: Any) -> None:
+    """Tell `resting` how to end a thread's helpers if the library uses GNU OpenMP."""
+    pause = getattr(library, "omp_pause_resource_all", None)
+    if pause and not hasattr(library, "kmp_set_blocktime"):  # LLVM's OpenMP pauses all threads
+        resting.ends.append(lambda: pause(_OMP_PAUSE_SOFT))
 
 
 class _Functions:

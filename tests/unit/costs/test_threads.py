@@ -339,6 +339,17 @@ def test_the_first_evaluation_behind_a_pause_looks_at_what_runs_now(left_s, runn
     assert decoding.n_threads == n_threads
 
 
+@pytest.mark.parametrize(("visible", "limit"), [(True, 0), (False, 1)])
+def test_prompts_are_read_with_all_threads_if_the_system_shows_no_other_programs(visible, limit):
+    decoding = Decoding(Machine(visible=visible))
+    decoding.run(1)
+    decoding.governor._use(1)
+    decoding.step(1)
+    assert decoding.model.thread_limit == 1
+    decoding.step(200)
+    assert decoding.model.thread_limit == limit
+
+
 def test_a_draft_model_and_the_reading_of_prompts_try_nothing():
     decoding = beside_loops()
     draft = Limitable()

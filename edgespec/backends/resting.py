@@ -1,0 +1,21 @@
+"""The helper threads that an engine keeps for each thread that evaluates.
+
+GNU OpenMP, which most builds of llama.cpp use, gives every thread that has evaluated helper threads
+of its own and keeps them. Once all of these are more than the CPUs, they no longer spin while they
+wait for each other but sleep, which costs more time than a short operation: SmolLM2-135M on two
+cores then takes 9.4 ms for a token in place of 6.5. So a thread that has finished ends its helpers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+ends: list[Callable[[], object]] = []
+"""Functions of the engines, each of which ends the helpers of the thread that calls it. Without any
+they take 2 microseconds, and an evaluation that has to make new ones takes 0.1 ms longer."""
+
+
+def rest() -> None:
+    """End the helper threads of the calling thread: another thread may evaluate next."""
+    for end in ends:
+        end()
