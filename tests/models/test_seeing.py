@@ -101,7 +101,8 @@ def with_helper(model, tokens):
     model.truncate(0)
     model.decode(BEFORE, 0)
     tiles = [tile_of(tokens[place.start : place.stop]) for place in tiles_in(tokens)]
-    chunks = eyes._chunks_of(tiles[0].picture)
+    shown = tiles[0].picture
+    chunks = eyes._tokenized(shown.width, shown.height, np.ascontiguousarray(shown.pixels()))
     around = [each for each, _ in eyes._listed(chunks)]
     images = [chunk for _, chunk in eyes._listed(chunks)]
     left = iter(tiles)
