@@ -15,7 +15,9 @@ from ....pictures import Pixels
 from ..companions import number, read, section
 
 FILE = "preprocessor_config.json"
-PROBED = ((4096, 4096), (4096, 1024), (1024, 4096), (64, 64))  # widths and heights of pictures
+PROBED = [  # widths and heights of pictures, from which all ways to cut them follow
+    size for n in (1024, 2048, 3072, 4096) for size in ((4096, n), (n, 4096))
+]
 _LONGEST = 8192  # pixels of a side that a configuration may ask for
 _RESAMPLES = range(6)  # Pillow's filters
 
