@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...config import EngineConfig
-from ...errors import ModelNotFound, UnknownArchitecture
+from ...errors import ModelError, ModelNotFound, UnknownArchitecture
 from .. import files
 from .session import open_session
 
@@ -24,11 +24,12 @@ Tokens = Sequence[int] | npt.NDArray[Any]
 class Embedding:
     """The graph embed_tokens next to a decoder. For several threads.
 
-    width: the count of numbers in an embedding. Raises the errors of `open_session`, ModelNotFound
-    if the graph is missing, and UnknownArchitecture for another kind of graph.
+    width: the count of numbers in an embedding. wanted: what the decoder's graph says that it is.
+    Raises the errors of `open_session`, ModelNotFound if the graph is missing, UnknownArchitecture
+    for another kind of graph, and ModelError for another width.
     """
 
-    def __init__(self, decoder: Path, config: EngineConfig) -> None:
+    def __init__(self, decoder: Path, config: EngineConfig, wanted: Any) -> None:
         path = files.stage(decoder, files.EMBEDDING)
         if path is None:
             raise ModelNotFound(
@@ -46,6 +47,19 @@ class Embedding:
             )
         self._dtype = np.int32 if inputs[0].type == "tensor(int32)" else np.int64
         self.width = int(self([0]).shape[-1])
+        if isinstance(wanted, int) and self.width != wanted:
+            raise ModelError(
+                f"{path} makes embeddings of {self.width} numbers, {decoder} reads {wanted}: fetch "
+                "both from the same repository"
+            )
+
+    @classmethod
+    def of(cls, decoder: Path, config: EngineConfig, session: Any) -> Embedding | None:
+        """Return the embedding of a decoder that is open, None for a decoder that reads ids."""
+        for each in session.get_inputs():
+            if each.name == EMBEDS:
+                return cls(decoder, config, each.shape[-1])
+        return None
 
     def __call__(self, tokens: Tokens) -> npt.NDArray[Any]:
         """Return the embeddings of tokens, [n, width]. Embeddings are returned as they are."""

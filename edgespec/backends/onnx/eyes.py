@@ -76,9 +76,11 @@ class OnnxEyes(KeepingEyes):
                     f"{self.path} takes {name}, {each.type}; an encoder with {_PIXELS} and "
                     f"{_MASK} is expected"
                 )
-        if _PIXELS not in self._inputs:
-            raise UnknownArchitecture(f"{self.path} takes no {_PIXELS}, so it is no vision encoder")
-        shape = self._inputs[_PIXELS].shape
+        shape: list[Any] = self._inputs[_PIXELS].shape if _PIXELS in self._inputs else []
+        if len(shape) < 3:
+            raise UnknownArchitecture(
+                f"{self.path} takes no {_PIXELS} with height and width, so it is no vision encoder"
+            )
         sides = self.family.height, self.family.width
         for told, expected in zip(shape[-2:], sides, strict=True):
             if isinstance(told, int) and told != expected:
@@ -89,7 +91,7 @@ class OnnxEyes(KeepingEyes):
                 )
         outputs = {each.name: each for each in self._session.get_outputs()}
         self._output = _FEATURES if _FEATURES in outputs else next(iter(outputs))
-        self._check_width(outputs[self._output].shape[-1])
+        self._check_width((outputs[self._output].shape or [None])[-1])
 
     def _check_width(self, width: Any) -> None:
         if isinstance(width, int) and width != self.width:

@@ -28,7 +28,7 @@ from .abort import AbortableRun
 from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache, keys_and_values
 from .companions import n_ctx_train, read
-from .embedding import EMBEDS, Embedding, Tokens
+from .embedding import Embedding, Tokens
 from .eyes import OnnxEyes
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
@@ -80,7 +80,7 @@ class OnnxModel(FileModel):
         self._run = AbortableRun(self.path)
         self._session: Any = open_session(self.path, self.config, self.n_threads)
         self.graph: Graph = read_graph(self.path, self._session)
-        self._embed = Embedding(self.path, self.config) if EMBEDS in self.graph.inputs else None
+        self._embed = Embedding.of(self.path, self.config, self._session)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.windows: str = metadata.get("edgespec.windows", "")
         self.tokenizer = HfTokenizer(self.path.parent)
