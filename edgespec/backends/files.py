@@ -156,6 +156,11 @@ def is_stage(name: str) -> bool:
     return bool(_STAGE.search(name))
 
 
+def is_decoder(name: str) -> bool:
+    """Return True for a graph named like a decoder that needs other stages next to it."""
+    return bool(_DECODER.search(name))
+
+
 def stage_names(decoder: str, stage: str) -> list[str]:
     """Return the file names that a stage ("embed_tokens", "vision_encoder") of a decoder may have:
     first that of the decoder's precision.
@@ -291,7 +296,7 @@ def parts(path: Path) -> list[Path]:
     there = [p for p in kept_files.matching(path.parent, "*") if os.path.isfile(p)]
     if os.path.isfile(path.parent / HEAD):
         return there or [path]
-    embedding = stage(path, EMBEDDING) if _DECODER.search(path.name) else None
+    embedding = stage(path, EMBEDDING) if is_decoder(path.name) else None
     names = "|".join(re.escape(graph.name) for graph in (path, embedding) if graph)
     beside = re.compile(rf"(?:{names})([._]data(_\d+)?)?")
     return [p for p in there if beside.fullmatch(p.name)] or [path]
