@@ -26,6 +26,7 @@ from edgespec.backends import files
 from edgespec.backends.tiles import tile_of, tiles_in
 from edgespec.pictures import picture
 from tests.helpers.colours import COLOURS
+from tests.helpers.reading import read
 from tests.helpers.selection import share
 from tests.helpers.weights import FOLDER
 
@@ -77,19 +78,6 @@ def noise(seed=0):
 
 def shown(model, seed=0, owner=""):
     return model.eyes.read(picture(noise(seed)), owner)
-
-
-def read(model, tokens, n_logits=0):
-    """Let a model read text and pictures; return the rows of the last tokens."""
-    places, at = [*tiles_in(tokens), range(len(tokens), len(tokens))], 0
-    rows = np.empty(0)
-    for place in places:
-        if text := tokens[at : place.start]:
-            rows = model.decode(text, n_logits if place.stop == len(tokens) else 0).logits
-        if place:
-            model.decode(tokens[place.start : place.stop], 0)
-        at = place.stop
-    return rows.copy()
 
 
 def close(rows, others):

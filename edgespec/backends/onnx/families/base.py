@@ -23,7 +23,7 @@ _RESAMPLES = range(6)  # Pillow's filters
 
 
 class Family(ABC):
-    """How the models of a family prepare pictures, as their preprocessor_config.json says.
+    """The preparation of pictures for the models of a family, as preprocessor_config.json says.
 
     A picture is cut into tiles of one size. folder: the folder of the graphs. kind: the model_type.
     n_tokens: the tokens of each tile. height, width: of a tile, in pixels. Raises ModelError or a
