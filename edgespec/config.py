@@ -531,8 +531,8 @@ class EngineConfig:
     its kernels treat single tokens differently.
 
     requantize copies only draft models, each of them once; targets always run as they are.
-    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device, dynamic_threads, mmproj
-    and image_max_tokens act only on GGUF models, provider only on ONNX models.
+    flash_attn, type_k, type_v, use_extra_bufts, n_threads_batch, device and dynamic_threads act
+    only on GGUF models, provider only on ONNX models.
     """
 
     n_ctx: Annotated[
@@ -589,7 +589,8 @@ class EngineConfig:
         str,
         Meta(
             description="File of the projector with which the model sees pictures, or none. By "
-            "default, the mmproj file in the model's folder."
+            "default, the mmproj file in the model's folder, or the vision_encoder of an ONNX "
+            "model."
         ),
     ] = ""
     image_max_tokens: Annotated[

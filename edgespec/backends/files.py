@@ -29,6 +29,12 @@ _CHECKPOINT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _QUANTISATION = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|MXFP\d\w*|BF16|FP?16|FP?32|INT\d))(?=[-./]|$)", re.I
 )
+EMBEDDING, VISION = "embed_tokens", "vision_encoder"
+"""The stages of a vision-language model before its decoder, by the names of their graphs."""
+
+_STAGE = re.compile(rf"(?:^|[/\\])(?:{EMBEDDING}|{VISION}|audio_encoder)(?:_\w+)?\.onnx$")
+_DECODER = re.compile(r"decoder_model_merged(_\w+)?\.onnx$")
+_PROJECTOR = re.compile(rf"mmproj[^/\\]*\.gguf$|(?:^|[/\\]){VISION}(?:_\w+)?\.onnx$", re.I)
 _USUAL_BITS = 16  # of a weight, in files whose names do not tell
 _MOST_JSON = 16 << 20  # bytes
 _HASHED = 1 << 20  # bytes
@@ -139,12 +145,41 @@ def quantisation_of(name: str) -> str:
 
 
 def is_projector(name: str) -> bool:
-    """Return True for a file named like a projector, the part of a GGUF model that sees."""
-    return bool(re.search(r"mmproj[^/\\]*\.gguf$", name, re.I))
+    """Return True for a file named like a projector, the part of a model that sees."""
+    return bool(_PROJECTOR.search(name))
+
+
+def is_stage(name: str) -> bool:
+    """Return True for a graph that is no model but that a decoder needs, such as
+    onnx/embed_tokens.onnx.
+    """
+    return bool(_STAGE.search(name))
+
+
+def is_decoder(name: str) -> bool:
+    """Return True for a graph named like a decoder that needs other stages next to it."""
+    return bool(_DECODER.search(name))
+
+
+def stage_names(decoder: str, stage: str) -> list[str]:
+    """Return the file names that a stage ("embed_tokens", "vision_encoder") of a decoder may have:
+    first that of the decoder's precision.
+    """
+    match = _DECODER.search(decoder)
+    return list(dict.fromkeys([f"{stage}{(match and match[1]) or ''}.onnx", f"{stage}.onnx"]))
+
+
+def stage(decoder: Path, name: str) -> Path | None:
+    """Return the graph of a stage next to a decoder (`stage_names`), if need be of any precision;
+    None if there is none.
+    """
+    named = [decoder.with_name(each) for each in stage_names(decoder.name, name)]
+    others = kept_files.matching(decoder.parent, f"{name}*.onnx")
+    return next((path for path in [*named, *others] if os.path.isfile(path)), None)
 
 
 def nearest_projectors(model: str, names: Iterable[str]) -> list[str]:
-    """Return the projectors among the files of a repository, the one to use with a model first.
+    """Return the projectors among the files of a repository, the one to use with a GGUF first.
 
     That is the one with which the model shares the deepest folder; then the one with the most words
     in common with the model's name; then the one whose bits a weight are nearest to the model's.
@@ -158,7 +193,8 @@ def nearest_projectors(model: str, names: Iterable[str]) -> list[str]:
         depth = next((i for i in range(least) if folders[i] != others[i]), least)
         return depth, len(stem & words), -abs(_bits_of(name) - _bits_of(model)), name
 
-    return sorted(filter(is_projector, names), key=likeness, reverse=True)  # F16 before BF16
+    there = [name for name in names if is_projector(name) and not has_folder(name)]
+    return sorted(there, key=likeness, reverse=True)  # F16 before BF16
 
 
 def _words_of(name: str) -> list[set[str]]:
@@ -175,10 +211,12 @@ def _bits_of(name: str) -> int:
 def projectors(path: Path) -> list[Path]:
     """Return the projectors on this disk for a model, the one to use first (`nearest_projectors`).
 
-    They lie in the model's folder, or in the hub's cache anywhere in its repository.
+    They lie in the model's folder, or in the hub's cache anywhere in its repository. An ONNX model
+    has its vision encoder next to it.
     """
     if has_folder(path):
-        return []
+        encoder = stage(path, VISION)
+        return [encoder] if encoder else []
     home = _home_in_cache(path)
     root, pattern = (home, "**/*.gguf") if home else (path.parent, "*.gguf")
     there = {
@@ -215,8 +253,9 @@ def single_files(folder: Path) -> list[Path]:
 
 
 def onnx_files(folder: Path) -> list[Path]:
-    """Return the graphs in a folder (`GRAPHS`)."""
-    return sorted(path for pattern in GRAPHS for path in folder.glob(pattern))
+    """Return the models among the graphs in a folder (`GRAPHS`)."""
+    graphs = sorted(path for pattern in GRAPHS for path in folder.glob(pattern))
+    return [path for path in graphs if not is_stage(path.name)]
 
 
 def only_graph(folder: Path) -> Path:
@@ -248,8 +287,8 @@ def split_parts(name: str) -> list[str]:
 
 def parts(path: Path) -> list[Path]:
     """Return the files of a model: a GGUF, the existing parts of a split GGUF, or a graph with its
-    external data (model.onnx.data, model.onnx_data_1, …). A head in a folder consists of all files
-    in that folder.
+    external data (model.onnx.data, model.onnx_data_1, …), and with its embedding, if that is a
+    graph of its own. A head in a folder consists of all files in that folder.
     """
     if not has_folder(path):
         split = [path.with_name(name) for name in split_parts(path.name)]
@@ -257,7 +296,9 @@ def parts(path: Path) -> list[Path]:
     there = [p for p in kept_files.matching(path.parent, "*") if os.path.isfile(p)]
     if os.path.isfile(path.parent / HEAD):
         return there or [path]
-    beside = re.compile(re.escape(path.name) + r"([._]data(_\d+)?)?")
+    embedding = stage(path, EMBEDDING) if is_decoder(path.name) else None
+    names = "|".join(re.escape(graph.name) for graph in (path, embedding) if graph)
+    beside = re.compile(rf"(?:{names})([._]data(_\d+)?)?")
     return [p for p in there if beside.fullmatch(p.name)] or [path]
 
 

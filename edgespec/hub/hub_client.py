@@ -20,7 +20,15 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from .. import kept_files
-from ..backends.files import has_folder, split_parts
+from ..backends.files import (
+    EMBEDDING,
+    VISION,
+    has_folder,
+    is_decoder,
+    is_stage,
+    split_parts,
+    stage_names,
+)
 from ..errors import DownloadError, ModelNotFound
 from . import partial_files
 from .catalogue import HubSource, ModelFile
@@ -35,13 +43,14 @@ _OPTIONAL = (
     "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja",
 )  # fmt: skip
+_FOR_PICTURES = ("preprocessor_config.json", "processor_config.json", "chat_template.json")
 _LONGEST_REF = 256  # bytes
 _TIMEOUT_S = 30  # seconds for a list of files
 _CONTACT_TRIES = 2
 _CONTACT_PAUSE_S = 1.0
 _ASKING = "edgespec-hub"  # the name of threads whose request may remain unanswered
 _TIMEOUTS = {"TimeoutException", "Timeout", "TimeoutError"}
-_DATA = ("_data", ".data", *(f"_data_{number}" for number in range(1, 10)))
+_DATA, _MOST_DATA = ("_data", ".data"), 10
 
 
 def sizes(repo: str, revision: str, token: str | None) -> dict[str, int]:
@@ -235,7 +244,9 @@ def fetch(
     if folder is None:
         _prepare_cache(source)
     need_contact()
-    if has_folder(source.file):  # the graph comes last: if it is there, its companions are too
+    if has_folder(source.file) and not is_stage(
+        source.file
+    ):  # the graph comes last: if it is there, its companions are too
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
     for name in others if source.file == first else ():  # the first part comes last, likewise
@@ -265,24 +276,45 @@ def _delete(snapshot: Path) -> None:
 
 
 def _fetch_companions(source: HubSource, progress: Progress, token: str | None) -> None:
-    """Fetch the files next to a graph: its weights if they are separate, tokenizer and settings."""
-    folder = source.file.rpartition("/")[0]
-    weights = [source.file + suffix for suffix in _DATA]
-    complete = False
-    for name in (*weights, *_COMPANIONS, *_OPTIONAL):
-        numbered = re.search(r"_data_\d$", name)
-        if complete and numbered:
-            continue  # the numbers have no gaps
+    """Fetch the files next to a graph: its weights if they are separate, tokenizer and settings;
+    for the decoder of a vision-language model, also its other graphs.
+    """
+
+    def missing(name: str) -> ModelNotFound | None:
+        """Fetch a file of the repository; return the error if it is not there."""
         beside = replace(source, file=name)
         try:
             fetch(ModelFile(name.rpartition("/")[2], "", (beside,)), beside, progress, token)
         except ModelNotFound as error:
-            complete = complete or numbered is not None
-            if name in _COMPANIONS:
-                raise ModelNotFound(
-                    f"{source.repo} has no {name}, which {folder or 'the graph'} needs beside it: "
-                    f"{error}"
-                ) from None
+            return error
+        return None
+
+    folder, _, decoder = source.file.rpartition("/")
+    sees = is_decoder(decoder)
+    _fetch_weights(source.file, missing)
+    for stage in (EMBEDDING, VISION) if sees else ():
+        for name in stage_names(decoder, stage):
+            graph = f"{folder}/{name}".lstrip("/")
+            _fetch_weights(graph, missing)
+            if not missing(graph):
+                break
+    for name in (*_OPTIONAL, *(_FOR_PICTURES if sees else ())):
+        missing(name)
+    for name in _COMPANIONS:
+        if error := missing(name):
+            raise ModelNotFound(
+                f"{source.repo} has no {name}, which {folder or 'the graph'} needs beside it: "
+                f"{error}"
+            )
+
+
+def _fetch_weights(graph: str, missing: Callable[[str], object]) -> None:
+    """Fetch the files with the weights of a graph. Numbered ones have no gaps."""
+    for suffix in _DATA:
+        missing(graph + suffix)
+    for number in range(1, _MOST_DATA):
+        if missing(f"{graph}_data_{number}"):
+            return
 
 
 def own_files(path: Path) -> list[Path]:

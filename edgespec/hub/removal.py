@@ -64,10 +64,12 @@ def remove(model: StoredModel) -> int:
 
     In edgespec's own folder, the model's folder is deleted as well, unless another ONNX graph is
     left in it; a head's folder is always deleted. In the hub's cache, the model's files are
-    deleted, but not content that another revision shares. A projector is deleted with the last
-    model that uses it.
+    deleted, but not content that another revision shares. A projector, or the embedding of an ONNX
+    model, is deleted with the last model that uses it.
     """
-    files = [*parts(model.path), *_unused_without(model)]
+    others = [path for other in stored() if other.path != model.path for path in parts(other.path)]
+    seen_with = [part for path in _unused_without(model) for part in parts(path)]
+    files = [*(path for path in parts(model.path) if path not in others), *seen_with]
     if not model.path.is_relative_to(models_dir()):
         return sum(map(_unlink, files))
     folder = models_dir() / model.path.relative_to(models_dir()).parts[0]

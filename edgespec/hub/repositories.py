@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..backends.files import (
     has_folder,
+    is_stage,
     nearest_projectors,
     quantisation_of,
     split_parts,
@@ -109,7 +110,7 @@ def _projector_of(model: RepositoryFile, sizes: Mapping[str, int]) -> Repository
 def _models_of(repository: Repository, sizes: Mapping[str, int]) -> list[RepositoryFile]:
     if models := models_in(sizes):
         return models
-    if graphs := [name for name in sizes if has_folder(name)][:3]:
+    if graphs := [name for name in sizes if has_folder(name) and not is_stage(name)][:3]:
         names = ", ".join(f"hf:{repository.repo}/{name}" for name in graphs)
         raise ModelNotFound(f"{repository.repo} has no GGUF file; name an ONNX graph: {names}")
     head = ""

@@ -14,6 +14,8 @@ from ..backends.files import (
     HEAD,
     SUFFIXES,
     format_of,
+    has_folder,
+    is_stage,
     label,
     only_graph,
     parts,
@@ -132,14 +134,14 @@ def _cached() -> Iterator[StoredModel]:
 
 
 def _model(name: str, path: Path, quantisation: str) -> StoredModel:
-    seen_with = tuple(projectors(path)) if is_model(path.name) else ()
+    seen_with = tuple(projectors(path)) if is_model(path.name) or has_folder(path) else ()
     size = sum(map(size_of, (path, *seen_with[:1])))
     return StoredModel(name, path, quantisation or quantisation_of(label(path)), size, seen_with)
 
 
 def _is_whole(path: Path) -> bool:
     """Return True for a file that is a model, or the first part of a complete split model."""
-    if not os.path.isfile(path):
+    if not os.path.isfile(path) or is_stage(path.name):
         return False
     names = split_parts(path.name)
     return not names or (path.name == names[0] and len(parts(path)) == len(names))

@@ -140,7 +140,7 @@ def check_pictures(info: ModelInfo, model: FileModel) -> Finding:
         return Finding("ok", "pictures", text)
     if not info.why_blind:
         return Finding("ok", "pictures", model.why_blind)
-    remedy = "fetch the mmproj that was published with the model, and name it (--mmproj)"
+    remedy = "fetch the projector that was published with the model, or name it (--mmproj)"
     return Finding("problem", "pictures", model.why_blind, remedy)
 
 

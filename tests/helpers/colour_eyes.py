@@ -14,12 +14,8 @@ from edgespec.backends.tiles import tile_of, tiles_in
 from edgespec.loading.models import open_model
 from edgespec.pictures import picture
 from tests.helpers import projector_files
+from tests.helpers.colours import COLOURS
 
-COLOURS = {
-    "red": (220, 20, 20), "green": (20, 160, 40), "blue": (30, 60, 220), "yellow": (240, 220, 30),
-    "black": (10, 10, 10), "white": (245, 245, 245), "orange": (250, 140, 20),
-    "purple": (130, 40, 160), "pink": (250, 150, 190), "brown": (120, 70, 30),
-}  # fmt: skip
 WIDTHS = {"gemma3": 320}  # of towers; 64 by default
 _RENAMED = {"<repo_name>": "<fake_token_around_image>", "<reponame>": "<global-img>"}
 _SECTIONS = [8, 12, 12, 0]

@@ -14,6 +14,7 @@ from edgespec import ConfigError, ContextFull
 from edgespec.backends.tiles import tiles_in
 from edgespec_cli.main import cli
 from tests.helpers import colour_eyes, libllama, projector_files, tiny_models
+from tests.helpers.colours import COLOURS
 from tests.helpers.gguf_files import gguf_bytes
 from tests.helpers.projector_files import KINDS, noise
 from tests.helpers.selection import share
@@ -240,7 +241,7 @@ def test_eyes_name_colours(eyes, kind):
     text, mmproj = eyes(kind)
     named = 0
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
-        for name, colour in colour_eyes.COLOURS.items():
+        for name, colour in COLOURS.items():
             chat = engine.chat()
             said = chat.send(
                 [colour_eyes.flat(kind, colour), "What colour is the picture?"],
@@ -260,7 +261,7 @@ def test_chats_with_pictures_are_saved_by_their_files(eyes, tmp_path):
     text, mmproj = eyes("mlp")
     Image = pytest.importorskip("PIL.Image")
     path = tmp_path / "red.png"
-    Image.fromarray(colour_eyes.flat("mlp", colour_eyes.COLOURS["red"])).save(path)
+    Image.fromarray(colour_eyes.flat("mlp", COLOURS["red"])).save(path)
     asked = "What colour is the picture?"
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=512, n_threads=1) as engine:
         chat = engine.chat()
@@ -287,7 +288,7 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
     Image = pytest.importorskip("PIL.Image")
     monkeypatch.chdir(tmp_path)
     for name in ("red", "blue"):
-        pixels = colour_eyes.flat("mlp", colour_eyes.COLOURS[name])
+        pixels = colour_eyes.flat("mlp", COLOURS[name])
         Image.fromarray(pixels).save(tmp_path / f"{name}.png")
     model = ("-m", str(text), "--mmproj", str(mmproj), "-md", "none", "-c", "1024", "-t", "1")
     asked = ("--temp", "0", "-n", "16")
@@ -331,7 +332,7 @@ def test_three_apis_show_pictures(seeing):
     engine, client = seeing
     asked = "What colour is the picture?"
     for name in ("red", "blue"):
-        url = data_url(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
+        url = data_url(colour_eyes.flat("mlp", COLOURS[name]))
         data = url.partition(",")[2]
         image = {"type": "base64", "media_type": "image/png", "data": data}
         common = {"temperature": 0}
@@ -369,7 +370,7 @@ def test_results_of_tools_show_pictures(seeing):
     engine, client = seeing
     asked = "What colour is the picture?"
     for name in ("red", "blue"):
-        shown = edgespec.picture(colour_eyes.flat("mlp", colour_eyes.COLOURS[name]))
+        shown = edgespec.picture(colour_eyes.flat("mlp", COLOURS[name]))
         url = data_url(shown.pixels())
         source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
         function = {"name": "look", "arguments": "{}"}

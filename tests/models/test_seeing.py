@@ -13,6 +13,7 @@ from edgespec.pictures import picture
 from tests.helpers import libllama, projector_files
 from tests.helpers.gguf_files import UINT32, gguf_bytes
 from tests.helpers.projector_files import KINDS, noise
+from tests.helpers.reading import read
 
 llama_cpp = libllama.require()
 if llama_cpp.is_fork():
@@ -58,19 +59,6 @@ def model(request, opened):
     return made
 
 
-def read(model, tokens, n_logits=0):
-    """Let a model read text and pictures; return the rows of the last tokens."""
-    places, at = [*tiles_in(tokens), range(len(tokens), len(tokens))], 0
-    rows = np.empty(0)
-    for place in places:
-        if text := tokens[at : place.start]:
-            rows = model.decode(text, n_logits if place.stop == len(tokens) else 0).logits
-        if place:
-            model.decode(tokens[place.start : place.stop], 0)
-        at = place.stop
-    return rows.copy()
-
-
 def shown(model, seed=0):
     return model.eyes.read(picture(noise(model.kind, seed)))
 
@@ -101,7 +89,8 @@ def with_helper(model, tokens):
     model.truncate(0)
     model.decode(BEFORE, 0)
     tiles = [tile_of(tokens[place.start : place.stop]) for place in tiles_in(tokens)]
-    chunks = eyes._chunks_of(tiles[0].picture)
+    shown = tiles[0].picture
+    chunks = eyes._tokenized(shown.width, shown.height, np.ascontiguousarray(shown.pixels()))
     around = [each for each, _ in eyes._listed(chunks)]
     images = [chunk for _, chunk in eyes._listed(chunks)]
     left = iter(tiles)

@@ -7,10 +7,9 @@ import ctypes
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,51 +17,21 @@ import numpy.typing as npt
 from ...errors import Aborted, ConfigError, DecodeError, ModelError
 from ...pictures import Picture, Pixels
 from ...types import Abort
-from ..base import Eyes
-from ..tiles import Tile
+from ..keeping_eyes import MOST_BYTES, KeepingEyes, KeptTile, TileKey
 from . import mtmd, projectors
 from .ctrl_c import noting_ctrl_c
 from .declarations import EvalCallback
 from .library import lib, native_log
 
-MOST_BYTES = 256 << 20  # of embeddings that are kept
 _EVERY = 4  # tensors after which an encoding can be stopped
-_POLL_S = 0.05
 _LONGEST_REASON = 300  # characters
 _PROBED = ((4096, 4096), (4096, 1024), (1024, 4096), (896, 896), (64, 64))  # pixels
 
 
-class _Key(NamedTuple):
-    """Identifies a tile by the pixels of its picture, the owner, and its number in the picture."""
-
-    digest: bytes
-    owner: str
-    place: int
-
-
-class _LazyTile(Tile):
-    """A tile that knows its picture, so that its embeddings can be computed again."""
-
-    def __init__(
-        self,
-        picture: Picture,
-        key: _Key,
-        n_tokens: int,
-        n_positions: int,
-        positions: npt.NDArray[np.int32],
-        is_causal: bool,
-    ) -> None:
-        super().__init__(n_tokens, n_positions, positions, is_causal)
-        self.picture, self.key, self.name = picture, key, picture.name
-
-
-class LlamaCppEyes(Eyes):
+class LlamaCppEyes(KeepingEyes):
     """A projector file, opened for a model. For several threads.
 
-    A picture is cut into tiles when it is read, and encoded when its first tile is evaluated. The
-    embeddings of the tiles that were used last are kept, at most `most_bytes` of them. Those of one
-    owner are not used for another one: the time to the first token would tell what others have
-    shown. model: the native model, which has to be open as long as this object is used.
+    model: the native model, which has to be open as long as this object is used.
 
     most_together: the most tokens of a tile that has to be evaluated in one native call; 0 if all
     tiles are causal. most_tokens: the most tokens of the pictures whose sizes were tried. Raises
@@ -88,17 +57,14 @@ class LlamaCppEyes(Eyes):
                 f"{path.name} makes embeddings of {self.projector.width} numbers, this model reads "
                 f"{self.width}: name the mmproj that was published with the model"
             )
-        self._lock, self._most_bytes = threading.RLock(), most_bytes
+        super().__init__(most_bytes)
         self._abort: Abort | None = None
         self._stopped = False
         self._n_asked = 0
         self._watch = EvalCallback(self._watched)
         self._context = self._open(path, model, most_tokens, n_threads, use_gpu)
         self._close = weakref.finalize(self, self._mtmd.mtmd_free, self._context)
-        self._known: weakref.WeakValueDictionary[_Key, _LazyTile] = weakref.WeakValueDictionary()
-        self._encoded: OrderedDict[_Key, _LazyTile] = OrderedDict()
         self._cut: tuple[bytes, Any] = (b"", None)  # the picture whose chunks are open
-        self.n_encoded = 0
         self.most_together, self.most_tokens = self._probe()
 
     def _open(self, path: Path, model: Any, most: int, n_threads: int, use_gpu: bool) -> Any:
@@ -149,31 +115,10 @@ class LlamaCppEyes(Eyes):
             for text, chunk in self._listed(chunks):
                 tokens += text
                 if chunk:
-                    tokens += self._tile(picture, _Key(picture.digest, owner, place), chunk).tokens
+                    key = TileKey(picture.digest, owner, place)
+                    tokens += self._tile(picture, key, chunk).tokens
                     place += 1
         return tokens
-
-    def encode(self, tile: Tile, abort: Abort | None = None) -> npt.NDArray[np.float32]:
-        """Return the embeddings of a tile, float32 [n_tokens, width]; compute them if they are not
-        known. Raises Aborted, DecodeError, and ConfigError if the picture cannot be read anymore.
-        """
-        assert isinstance(tile, _LazyTile)
-        with self._turn(abort):
-            if tile.embeddings is None:
-                tile.embeddings = self._encode(tile, abort)
-            self._keep(tile)
-            return tile.embeddings
-
-    @contextlib.contextmanager
-    def _turn(self, abort: Abort | None) -> Iterator[None]:
-        """Wait until no other thread uses the projector. Raises Aborted."""
-        while not self._lock.acquire(timeout=_POLL_S):
-            if abort and abort():
-                raise Aborted("stopped while another picture was encoded")
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     def close(self) -> None:
         """Free the projector. Calling it twice is harmless."""
@@ -181,23 +126,16 @@ class LlamaCppEyes(Eyes):
             self._forget_chunks()
             self._close()
 
-    def _tile(self, picture: Picture, key: _Key, chunk: Any) -> _LazyTile:
-        """Return the tile of a chunk: the same one as for the same picture before, as long as
-        anything still uses it.
-        """
-        tile = self._known.get(key)
-        if tile is None:
+    def _tile(self, picture: Picture, key: TileKey, chunk: Any) -> KeptTile:
+        """Return the tile of a chunk."""
+
+        def made() -> KeptTile:
             n: int = self._mtmd.mtmd_input_chunk_get_n_tokens(chunk)
-            tile = _LazyTile(
-                picture,
-                key,
-                n,
-                self._mtmd.mtmd_input_chunk_get_n_pos(chunk),
-                self._positions(chunk, n),
-                not self._mtmd.mtmd_decode_use_non_causal(self._context, chunk),
-            )
-            self._known[key] = tile
-        return tile
+            n_positions: int = self._mtmd.mtmd_input_chunk_get_n_pos(chunk)
+            is_causal = not self._mtmd.mtmd_decode_use_non_causal(self._context, chunk)
+            return KeptTile(picture, key, n, n_positions, self._positions(chunk, n), is_causal)
+
+        return self.known(key, made)
 
     def _positions(self, chunk: Any, n: int) -> npt.NDArray[np.int32]:
         if not self._mtmd.mtmd_decode_use_mrope(self._context):
@@ -207,22 +145,23 @@ class LlamaCppEyes(Eyes):
         each = [position(image, 0, i) for i in range(n)]
         return np.array([[getattr(p, axis) for p in each] for axis in "tyxz"], np.int32)
 
-    def _encode(self, tile: _LazyTile, abort: Abort | None) -> npt.NDArray[np.float32]:
+    def _encode(self, tile: KeptTile, abort: Abort | None) -> npt.NDArray[np.float32]:
         """Encode a tile. The chunks of its picture stay open for the picture's other tiles."""
         if abort and abort():
             raise Aborted("stopped before a picture was encoded")
         try:
             if self._cut[0] != tile.key.digest:
                 self._forget_chunks()
-                self._cut = (tile.key.digest, self._chunks_of(tile.picture))
-            chunks = [chunk for _, chunk in self._listed(self._cut[1]) if chunk]
-            embeddings = self._encode_chunk(chunks[tile.key.place], tile.n_tokens, abort)
+                shown, pixels = tile.picture, np.ascontiguousarray(tile.pixels())
+                chunks = self._tokenized(shown.width, shown.height, pixels)
+                self._cut = (tile.key.digest, chunks)
+            images = [chunk for _, chunk in self._listed(self._cut[1]) if chunk]
+            embeddings = self._encode_chunk(images[tile.key.place], tile.n_tokens, abort)
         except BaseException:
             self._forget_chunks()
             raise
-        if tile.key.place == len(chunks) - 1:
+        if tile.key.place == len(images) - 1:
             self._forget_chunks()
-        self.n_encoded += 1
         return embeddings
 
     def _encode_chunk(self, chunk: Any, n: int, abort: Abort | None) -> npt.NDArray[np.float32]:
@@ -254,25 +193,6 @@ class LlamaCppEyes(Eyes):
             return self._n_asked % _EVERY == 0
         self._stopped = self._stopped or bool(self._abort and self._abort())
         return not self._stopped
-
-    def _keep(self, tile: _LazyTile) -> None:
-        """Keep the embeddings of a tile, and forget those that were used least recently."""
-        self._encoded[tile.key] = tile
-        self._encoded.move_to_end(tile.key)
-        n_bytes = sum(each.embeddings.nbytes for each in self._encoded.values()
-                      if each.embeddings is not None)  # fmt: skip
-        while n_bytes > self._most_bytes and len(self._encoded) > 1:
-            _, oldest = self._encoded.popitem(last=False)
-            if oldest.embeddings is not None:
-                n_bytes -= oldest.embeddings.nbytes
-                oldest.embeddings = None
-
-    def _chunks_of(self, picture: Picture) -> Any:
-        """Return the native chunks of a picture with its pixels."""
-        pixels = picture.pixels()
-        if pixels.shape[:2] != (picture.height, picture.width):
-            raise ConfigError(f"{picture.name} has changed since it was read")
-        return self._tokenized(picture.width, picture.height, np.ascontiguousarray(pixels))
 
     @contextlib.contextmanager
     def _chunks(self, width: int, height: int) -> Iterator[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...device import fast_cores
-from ...errors import ConfigError, EdgeSpecError
+from ...errors import ConfigError
 from ...types import Abort, Outputs
 from .. import files
 from ..base import share_on_gpu
 from ..chunks import chunk_ends
-from ..projectors import NONE
+from ..projectors import open_eyes
 from ..tiles import Tile
 from .declarations import NativeBatch
 from .evaluation import Shown
@@ -27,45 +26,24 @@ from .eyes import LlamaCppEyes
 from .hidden import Tappable
 from .library import is_fork, lib
 
-logger = logging.getLogger("edgespec.llama_cpp")
-
 
 class Seeing(Tappable):
     """A model that may have eyes."""
 
     def _see(self) -> None:
-        """Open the projector that the settings name, or the one in the model's folder. One that
-        was not named and does not fit is left out, with a warning. Raises the errors of
-        `LlamaCppEyes`, and ConfigError if the context is too short for a tile.
+        """Open the projector that the settings name, or the one in the model's folder. Raises the
+        errors of `LlamaCppEyes` for one that is named, and ConfigError if the context is too short
+        for a tile.
         """
-        path, is_named = self._projector()
-        self.why_blind = f"{self.path.name} reads text alone: {self._lacks()}"
-        if path is None:
-            return
-        try:
-            eyes = self._opened(path)
-        except EdgeSpecError as error:
-            if is_named:
-                raise
-            self.why_blind = f"{self.path.name} reads text alone: {error}"
-            logger.warning("pictures cannot be shown: %s", error)
-            return
-        self.eyes = self.native.eyes = eyes
-        self.placement["projector"] = f"{path.name} ({eyes.projector.kind})"
-
-    def _projector(self) -> tuple[Path | None, bool]:
-        """Return the projector file to open, and whether the settings name it."""
-        named = self.config.mmproj
-        if named == NONE:
-            return None, True
-        if named:
-            return Path(named), True
-        return next(iter(files.projectors(self.path)), None), False
+        opened = open_eyes(self.path, self.config.mmproj, self._lacks(), self._opened)
+        eyes, self.why_blind = opened
+        if eyes:
+            self.eyes = self.native.eyes = eyes
+            of = eyes.projector
+            self.placement["projector"] = f"{of.path.name} ({of.kind})"
 
     def _lacks(self) -> str:
         """Return why a model has no projector."""
-        if self.config.mmproj == NONE:
-            return "its projector is left out, because mmproj is none"
         repository = files.repository_of(self.path)
         fetch = (
             f"fetch it with `edgespec pull hf:{repository}/mmproj-….gguf`"

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from ..defaults import can_requantize as can_requantize
 from ..defaults import has_own_head as has_own_head
-from ..defaults import projector_facts as projector_facts
 from ..defaults import requantizable as requantizable
 from ..defaults import requantize as requantize
 from .head import OnnxHead as OnnxHead
@@ -13,6 +12,7 @@ from .head_folder import head_facts as head_facts
 from .head_folder import is_head as is_head
 from .head_folder import target_sizes as target_sizes
 from .inspection import inspect_metadata as inspect_metadata
+from .inspection import projector_facts as projector_facts
 from .model import OnnxModel as OnnxModel
 from .model import open_model as open_model
 from .model import published_sampling as published_sampling

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ...types import Rows
 from ..features import States
 from .cache import Cache, GrownCache
+from .embedding import EMBEDS, Embedding, Tokens
 from .graph import KEEP, Graph
 from .taps import Taps
 from .top_rows import TopRows
@@ -23,14 +24,19 @@ class Buffers:
     before every call.
 
     chunk: the most tokens per call. n_ctx: the most tokens of the cache. native: the binding of the
-    session. n_rows: the most logits rows that a call can return.
+    session. n_rows: the most logits rows that a call can return. embed: returns the embeddings of
+    tokens, for a graph that reads them in place of ids.
     """
 
-    def __init__(self, session: Any, graph: Graph, chunk: int, n_ctx: int) -> None:
+    def __init__(
+        self, session: Any, graph: Graph, chunk: int, n_ctx: int, embed: Embedding | None
+    ) -> None:
         length = n_ctx + 2
-        self._session, self._graph = session, graph
+        self._session, self._graph, self._embed = session, graph, embed
         self._keeps = KEEP in graph.inputs
-        self._ids = np.zeros((1, chunk + 1), graph.inputs["input_ids"])
+        self._reads = EMBEDS if embed else "input_ids"
+        size = (embed.width,) if embed else ()
+        self._tokens = np.zeros((1, chunk + 1, *size), graph.inputs[self._reads])
         self._mask = np.ones((1, length), graph.inputs.get("attention_mask", np.int64))
         self._positions = np.arange(length, dtype=graph.inputs.get("position_ids", np.int64))[None]
         self._n_kept = np.ones(graph.keep_shape, graph.inputs.get(KEEP, np.int64))
@@ -69,15 +75,13 @@ class Buffers:
         self._taps.want(layers)
         self.renew()
 
-    def bind(
-        self, tokens: Sequence[int], width: int, n_past: int, n_wanted: int, cache: Cache
-    ) -> int:
+    def bind(self, tokens: Tokens, width: int, n_past: int, n_wanted: int, cache: Cache) -> int:
         """Bind inputs and outputs for a call of `width` tokens: `tokens`, and then the last of them
         repeated. Return the number of logits rows that the call will return.
         """
         n, total, graph = len(tokens), n_past + width, self._graph
-        self._ids[0, :n] = tokens
-        self._ids[0, n:width] = tokens[-1]
+        self._tokens[0, :n] = self._embed(tokens) if self._embed else tokens
+        self._tokens[0, n:width] = self._tokens[0, n - 1]
         n_rows = max(1, n_wanted) if self._keeps else width
         if graph.mask and graph.mask not in graph.optional:
             self._square = self._causal(width, n_past)
@@ -130,7 +134,7 @@ class Buffers:
         """Bind the arrays that stay bound until a call has a different shape."""
         graph, binding = self._graph, self.native
         cache.bind(binding)
-        self._bind_input("input_ids", self._ids[:, :width])
+        self._bind_input(self._reads, self._tokens[:, :width])
         for name, default in self._defaults.items():
             self._bind_input(name, default)
         if self._keeps:

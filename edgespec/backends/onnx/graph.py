@@ -13,12 +13,14 @@ import numpy as np
 from ...errors import UnknownArchitecture
 from ..base import FINAL
 from .companions import number, read, section, settings
+from .embedding import EMBEDS
 
 KEEP = "num_logits_to_keep"
 _FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _HIDDEN = re.compile(r"hidden_states(?:\.(\d+))?")  # of a layer; if unnumbered, the final ones
-_KNOWN = ("input_ids", "attention_mask", "position_ids", "attention_bias", KEEP)
+_TOKENS = ("input_ids", EMBEDS)
+_KNOWN = (*_TOKENS, "attention_mask", "position_ids", "attention_bias", KEEP)
 _FOR_TREES = {"attention_bias", "position_ids"}
 
 
@@ -26,7 +28,8 @@ _FOR_TREES = {"attention_bias", "position_ids"}
 class Graph:
     """The names, types and sizes of a decoder's inputs and outputs.
 
-    inputs: the type of each input by name, without the past. mask: the name of the input that says
+    inputs: the type of each input by name, without the past; the tokens are "input_ids" or
+    "inputs_embeds". mask: the name of the input that says
     which tokens each token sees, "" if there is none; its values, [1, 1, n, total], are added to
     scores. optional: the names in `inputs` that are not needed for chains of tokens. hidden: for
     each layer (see `Model.tap`), the output with the layer's hidden states, and their type.
@@ -61,11 +64,18 @@ def read_graph(path: Path, session: Any) -> Graph:
     past, present = _cache_names(path.parent, inputs)
     unknown = [name for name in inputs if name not in _KNOWN and name not in past]
     missing = [name for name in ("logits", *present) if name not in outputs]
-    if unknown or missing or not past or "input_ids" not in inputs:
+    reads = [name for name in _TOKENS if name in inputs]
+    if unknown or missing or not past or len(reads) != 1:
         raise UnknownArchitecture(
             f"{path} is no decoder as edgespec knows them: "
             f"unknown inputs {unknown}, missing outputs {missing}, {len(past)} past keys and "
-            "values; export it with past keys and values, logits and no other inputs"
+            f"values, {' and '.join(reads) or 'neither input_ids nor inputs_embeds'}; export it "
+            "with past keys and values, logits and no other inputs"
+        )
+    if "position_ids" in inputs and len(inputs["position_ids"].shape) != 2:
+        raise UnknownArchitecture(
+            f"{path} takes position_ids {inputs['position_ids'].shape}: models whose positions "
+            "have several axes, such as Qwen2-VL, are not evaluated here; a GGUF of them is"
         )
     square = next(
         (name for name in ("attention_bias", "attention_mask") if _is_square(inputs, name)), ""
@@ -73,7 +83,7 @@ def read_graph(path: Path, session: Any) -> Graph:
     types = {}
     for name, node in inputs.items():
         if name not in past:
-            known: Mapping[str, Any] = _FLOATS if name == square else _INTEGERS
+            known: Mapping[str, Any] = _FLOATS if name in (square, EMBEDS) else _INTEGERS
             types[name] = _type(path, node, known)
     return Graph(
         tuple(past), tuple(present), *_cache_shape(path.parent, inputs[past[0]].shape),

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ...config import EngineConfig
+from .. import files
+from ..projectors import NONE, ProjectorFacts
 from .companions import n_ctx_train, read
+from .families import family_of
 from .graph import Graph
 from .model import OnnxModel
 
@@ -18,7 +21,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
     loads the weights, because the kernels' results for single tokens have to be measured.
     """
     config = read(path.parent, "config.json")
-    model = OnnxModel(path, EngineConfig(n_ctx=64))
+    model = OnnxModel(path, EngineConfig(n_ctx=64, mmproj=NONE))
     try:
         graph = model.graph
         return {
@@ -36,6 +39,17 @@ def inspect_metadata(path: Path) -> dict[str, str]:
         } | {f"engine.{name}": value for name, value in model.placement.items()}
     finally:
         model.close()
+
+
+def projector_facts(path: Path) -> ProjectorFacts | None:
+    """Return the description of a vision encoder, None for another graph. Raises the errors of
+    `family_of`.
+    """
+    if not files.is_projector(path.name):
+        return None
+    family = family_of(path.parent, EngineConfig().image_max_tokens)
+    size = files.size_of(path)
+    return ProjectorFacts(path, family.kind, size, most_tokens=family.most_tokens())
 
 
 def _precision(path: Path, graph: Graph) -> str:

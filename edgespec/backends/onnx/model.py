@@ -15,16 +15,21 @@ import numpy.typing as npt
 
 from ...config import EngineConfig
 from ...device import available_memory, fast_cores, total_memory
-from ...errors import DecodeError, OutOfMemory
+from ...errors import ConfigError, DecodeError, OutOfMemory
 from ...types import Abort, Outputs
 from ..base import Buffer, Capabilities, FileModel
 from ..chunks import chunk_ends
 from ..context_length import default_n_ctx
+from ..files import VISION
+from ..projectors import open_eyes
 from ..separate import SeparateModels
+from ..tiles import Tile, tile_of
 from .abort import AbortableRun
 from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache, keys_and_values
 from .companions import n_ctx_train, read
+from .embedding import Embedding, Tokens
+from .eyes import OnnxEyes
 from .graph import KEEP, Graph, read_graph
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
 from .session import check_packages, fingerprint, open_session, switches
@@ -75,6 +80,7 @@ class OnnxModel(FileModel):
         self._run = AbortableRun(self.path)
         self._session: Any = open_session(self.path, self.config, self.n_threads)
         self.graph: Graph = read_graph(self.path, self._session)
+        self._embed = Embedding.of(self.path, self.config, self._session)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.windows: str = metadata.get("edgespec.windows", "")
         self.tokenizer = HfTokenizer(self.path.parent)
@@ -92,7 +98,7 @@ class OnnxModel(FileModel):
         self._unread: list[int] = []  # kept tokens to evaluate again, before the next tokens
         self.pads = False
         self._top: TopRows | None = None
-        self._buffers = Buffers(self._session, self.graph, chunk, self.n_ctx)
+        self._buffers = self._new_buffers(chunk)
         self._cache: Cache = GrownCache(self.graph, self.device)
         choose_cache(self)
         noise = measure_noise(self)
@@ -112,6 +118,7 @@ class OnnxModel(FileModel):
             "single tokens": noise.in_words(self._padding),
             "trees": f"no: {obstacle}" if obstacle else "yes",
         }
+        self._see()
 
     @property
     def n_past(self) -> int:
@@ -124,6 +131,8 @@ class OnnxModel(FileModel):
         """Append tokens; return float32 [n_logits, vocab_size], a view valid until the next
         call.
         """
+        if tokens and tokens[0] < 0:
+            return self._show(tile_of(tokens), n_logits, abort)
         done, parts = 0, []
         for end in chunk_ends(self, len(tokens), n_logits):
             parts += copied(self._evaluate(tokens[done:end], 0, abort).hidden)
@@ -191,9 +200,7 @@ class OnnxModel(FileModel):
 
     def save_state(self, start: int, end: int) -> Buffer:
         """Return the keys and values of the tokens from `start` to `end`."""
-        if unread := self._unread:
-            self._unread = []
-            self._evaluate(unread, 0, None)
+        self._settle(None)
         return np.stack(self._cache.rows(start, end)).data.cast("B")
 
     def load_state(self, state: Buffer, end: int) -> None:
@@ -245,6 +252,50 @@ class OnnxModel(FileModel):
         fits = (n for n in range(most, 0, -1) if self._usual_n_ctx(n) >= self.n_ctx)
         return next(fits, 0)
 
+    def _see(self) -> None:
+        """Open the vision encoder that the settings name, or the one next to the decoder."""
+        lacks = (
+            f"there is no {VISION}….onnx in {self.path.parent}"
+            if self._embed
+            else "its graph reads token ids, in whose place no pictures can be put"
+        )
+        opened = open_eyes(self.path, self.config.mmproj, lacks, self._opened_eyes)
+        self.eyes, self.why_blind = opened
+        if self.eyes:
+            seen_with = f"{self.eyes.path.name} ({self.eyes.family.kind})"
+            self.placement = {**self.placement, "projector": seen_with}
+
+    def _opened_eyes(self, path: Path) -> OnnxEyes:
+        if self._embed is None:
+            raise ConfigError(
+                f"{self.path} reads token ids, in whose place no pictures can be put; leave mmproj "
+                "out"
+            )
+        return OnnxEyes(
+            path,
+            config=self.config,
+            n_threads=self.n_threads,
+            tokenizer=self.tokenizer,
+            width=self._embed.width,
+        )
+
+    def _show(self, tile: Tile, n_logits: int, abort: Abort | None) -> Outputs:
+        """Append a tile; encode it first if its embeddings are not known."""
+        if n_logits:
+            raise ValueError("the tokens of a picture have no logits")
+        assert self.eyes
+        chunk_ends(self, tile.n_tokens, 0)
+        embeddings = self.eyes.encode(tile, abort)
+        start, most = self.n_past, self.capabilities.max_batch
+        try:
+            self._settle(abort)
+            for at in range(0, tile.n_tokens, most):
+                self._evaluate(embeddings[at : at + most], 0, abort)
+        except BaseException:
+            self.truncate(start)
+            raise
+        return Outputs(self._buffers.rows(0, 0, 0))
+
     def use(self, cache: Cache) -> None:
         """Use a different cache, which must be empty."""
         self._buffers.renew()
@@ -253,6 +304,7 @@ class OnnxModel(FileModel):
     def close(self) -> None:
         """Free weights and cache."""
         self._session = self._buffers = self._cache = self._top = None  # type: ignore[assignment]
+        self._embed = self.eyes = None
 
     def _usual_n_ctx(self, n_caches: int = 1) -> int:
         """Return the context length if none is asked for. The memory of a GPU is not known.
@@ -276,7 +328,7 @@ class OnnxModel(FileModel):
         twin._top = None
         twin._run = AbortableRun(self.path)
         twin.expect_drafts(True)
-        twin._buffers = Buffers(self._session, self.graph, self.capabilities.max_batch, twin.n_ctx)
+        twin._buffers = twin._new_buffers(self.capabilities.max_batch)
         shared = isinstance(self._cache, SharedCache)
         twin.use(
             SharedCache(self.graph, self.device, twin.n_ctx + 2)
@@ -305,9 +357,18 @@ class OnnxModel(FileModel):
         row = self.vocab_size * np.dtype(self.graph.logits_dtype).itemsize
         return min(size, max(_LOGITS_BYTES // int(row), MAX_ROWS))
 
+    def _settle(self, abort: Abort | None) -> None:
+        """Evaluate the kept tokens that wait to be evaluated again."""
+        if unread := self._unread:
+            self._unread = []
+            self._evaluate(unread, 0, abort)
+
+    def _new_buffers(self, chunk: int) -> Buffers:
+        return Buffers(self._session, self.graph, chunk, self.n_ctx, self._embed)
+
     def _evaluate(
         self,
-        tokens: Sequence[int],
+        tokens: Tokens,
         n_logits: int,
         abort: Abort | None,
         after: Sequence[int] = (),
@@ -316,8 +377,7 @@ class OnnxModel(FileModel):
         -1 is the last token of the past.
         """
         if len(self._unread) + len(tokens) > self.capabilities.max_batch:
-            unread, self._unread = self._unread, []
-            self._evaluate(unread, 0, abort)
+            self._settle(abort)
         if n_first := len(self._unread):
             tokens = [*self._unread, *tokens]
             after = after and [*range(-1, n_first - 1), *(i + n_first for i in after)]

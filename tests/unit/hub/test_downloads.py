@@ -381,6 +381,36 @@ def test_a_checkpoint_that_broke_off_is_not_taken_for_whole(server: Hub, environ
     assert (Path(got["path"]) / "model.safetensors").read_bytes() == CONTENT
 
 
+SEEING = {
+    "onnx/decoder_model_merged_q4.onnx": b"graph",
+    "onnx/decoder_model_merged_q4.onnx_data": b"weights",
+    "onnx/embed_tokens_q4.onnx": b"embed",
+    "onnx/embed_tokens_q4.onnx_data": b"more",
+    "onnx/vision_encoder.onnx": b"eyes",
+    "onnx/vision_encoder.onnx_data": b"see",
+    "tokenizer.json": b"{}",
+    "config.json": b"{}",
+    "preprocessor_config.json": b"{}",
+}
+OTHERS = {"onnx/embed_tokens.onnx": b"other", "onnx/vision_encoder_fp16.onnx": b"other"}
+
+
+@MORE
+def test_a_decoder_comes_with_its_embedding_and_its_encoder(server: Hub, environment: Path) -> None:
+    server.files = SEEING | OTHERS
+    reference = "hf:org/toy/onnx/decoder_model_merged_q4.onnx"
+    got, listed = edgespec_process(("pull", reference), ("stored", None))
+    path = Path(got["path"])
+    for name, content in SEEING.items():
+        assert (path.parents[1] / name).read_bytes() == content
+    for name in OTHERS:
+        assert not (path.parents[1] / name).exists()
+    assert listed["stored"] == [[reference, "ONNX Q4", 21 + 7]]
+    assert files.size_of(path) == 21
+    edgespec_process(("remove", reference))
+    assert not list(path.parents[1].rglob("*.onnx*"))
+
+
 @MORE
 def test_a_model_is_refused_before_its_weights_are_fetched(server: Hub, environment: Path) -> None:
     config = b'{"architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 28}'

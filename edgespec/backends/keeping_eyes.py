@@ -1,0 +1,118 @@
+"""Eyes that keep the embeddings of pictures, so that a second question does not encode again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import Aborted, ConfigError
+from ..pictures import Picture, Pixels
+from ..types import Abort
+from .base import Eyes
+from .tiles import Tile
+
+MOST_BYTES = 256 << 20  # of embeddings that are kept
+_POLL_S = 0.05
+
+
+class TileKey(NamedTuple):
+    """Identifies a tile by the pixels of its picture, the owner, and its number in the picture."""
+
+    digest: bytes
+    owner: str
+    place: int
+
+
+class KeptTile(Tile):
+    """A tile that knows its picture, so that its embeddings can be computed again."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        key: TileKey,
+        n_tokens: int,
+        n_positions: int,
+        positions: npt.NDArray[np.int32],
+        is_causal: bool,
+    ) -> None:
+        super().__init__(n_tokens, n_positions, positions, is_causal)
+        self.picture, self.key, self.name = picture, key, picture.name
+
+    def pixels(self) -> Pixels:
+        """Return the pixels of the whole picture. Raises ConfigError if its file has changed."""
+        pixels = self.picture.pixels()
+        if pixels.shape[:2] != (self.picture.height, self.picture.width):
+            raise ConfigError(f"{self.name} has changed since it was read")
+        return pixels
+
+
+class KeepingEyes(Eyes):
+    """Eyes that cut a picture into tiles when it is read, and encode it when its first tile is
+    evaluated. For several threads.
+
+    The embeddings of the tiles that were used last are kept, at most `most_bytes` of them. Those of
+    one owner are not used for another one: the time to the first token would tell what others have
+    shown. n_encoded: how many tiles have been encoded.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._lock, self._most_bytes = threading.RLock(), most_bytes
+        self._known: weakref.WeakValueDictionary[TileKey, KeptTile] = weakref.WeakValueDictionary()
+        self._encoded: OrderedDict[TileKey, KeptTile] = OrderedDict()
+        self.n_encoded = 0
+
+    @abstractmethod
+    def _encode(self, tile: KeptTile, abort: Abort | None) -> npt.NDArray[np.float32]:
+        """Compute the embeddings of a tile."""
+
+    def known(self, key: TileKey, make: Callable[[], KeptTile]) -> KeptTile:
+        """Return the tile with a key: the same one as for the same picture before, as long as
+        anything still uses it, or else a new one.
+        """
+        tile = self._known.get(key)
+        if tile is None:
+            tile = self._known[key] = make()
+        return tile
+
+    def encode(self, tile: Tile, abort: Abort | None = None) -> npt.NDArray[np.float32]:
+        """Return the embeddings of a tile, float32 [n_tokens, width]; compute them if they are not
+        known. Raises Aborted, DecodeError, and ConfigError if the picture cannot be read anymore.
+        """
+        assert isinstance(tile, KeptTile)
+        with self._turn(abort):
+            if tile.embeddings is None:
+                tile.embeddings = self._encode(tile, abort)
+                self.n_encoded += 1
+            self._keep(tile)
+            return tile.embeddings
+
+    @contextlib.contextmanager
+    def _turn(self, abort: Abort | None) -> Iterator[None]:
+        """Wait until no other thread uses the projector. Raises Aborted."""
+        while not self._lock.acquire(timeout=_POLL_S):
+            if abort and abort():
+                raise Aborted("stopped while another picture was encoded")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _keep(self, tile: KeptTile) -> None:
+        """Keep the embeddings of a tile, and forget those that were used least recently."""
+        self._encoded[tile.key] = tile
+        self._encoded.move_to_end(tile.key)
+        n_bytes = sum(each.embeddings.nbytes for each in self._encoded.values()
+                      if each.embeddings is not None)  # fmt: skip
+        while n_bytes > self._most_bytes and len(self._encoded) > 1:
+            _, oldest = self._encoded.popitem(last=False)
+            if oldest.embeddings is not None:
+                n_bytes -= oldest.embeddings.nbytes
+                oldest.embeddings = None
