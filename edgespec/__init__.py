@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from .measure.tuning import forget, tune
     from .pictures import Picture, picture
     from .sampling import rules
+    from .train import kinds as train_kinds
     from .train.planning import TrainingPlan
     from .train.recordings import forget_training
     from .train.serving import ServedHead
@@ -181,10 +182,13 @@ __all__ = [
     "remove_build",
     "rules",
     "train_head",
+    "train_kinds",
     "tune",
 ]
 
-_PACKAGES = {name: name for name in ("drafters", "hub", "policies")} | {"rules": "sampling.rules"}
+_PACKAGES = {name: name for name in ("drafters", "hub", "policies")} | {
+    "rules": "sampling.rules", "train_kinds": "train.kinds",
+}  # fmt: skip
 _HOMES = {  # modules are imported when a name is first used, which keeps `import edgespec` quick
     "backends.base": ("Capabilities", "Model"),
     "backends.toy": ("ToyModel", "ToyTokenizer"),

@@ -11,7 +11,7 @@ import cloup
 
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option, tools_option
-from .parameters import ModelType
+from .parameters import ModelType, NameType, kinds
 from .render import say, say_json, size, told
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ if TYPE_CHECKING:
         "prompts, it goes on.",
     ),
     option(
-        "--kind", type=click.Choice(["eagle3"]), default="eagle3", help="Kind of the trained draft."
+        "--kind",
+        type=NameType("kind", kinds),
+        default="auto",
+        help="Kind of the trained draft; auto takes eagle3 if the model gives hidden states.",
     ),
     option(
         "--from",

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..backends import files
 from ..backends.heads import FINAL
 from ..config import EngineConfig
@@ -221,3 +223,14 @@ def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
         began = time.monotonic()
         target.decode(tokens)
         return curve, len(tokens) / (time.monotonic() - began)
+
+
+def matrix_flops() -> float:
+    """Measure how many operations a second this device does in products of float32 matrices."""
+    a, b = np.ones((512, 576), np.float32), np.ones((576, 4096), np.float32)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - began)
+    return float(2 * a.size * b.shape[1] / min(times))

@@ -14,7 +14,7 @@ from .. import kept_files
 from ..errors import ConfigError, EdgeSpecError
 
 MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
-_OWN = (  # all files that a training makes in its folder, besides the folder `head`
+_OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
     MANIFEST, ANSWERS, LOCK, "plan.json", "features.bin", "features.json", "job.json", "state.pt",
     "state.partial", "model.safetensors", "result.json", "convert.log",
 )  # fmt: skip
@@ -138,17 +138,17 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
 
 def forget_training(folder: Path) -> int:
     """Delete the recordings of a training and all that was made of them, except for the exported
-    head; return the number of deleted bytes.
+    drafts; return the number of deleted bytes.
 
     Raises ConfigError for a folder in which no training was begun.
     """
     if not (folder / MANIFEST).is_file():
         raise ConfigError(f"no training was begun in {folder}: it has no {MANIFEST}")
-    n_bytes = 0
-    for name in _OWN:
+    n_bytes, of_kinds = 0, [path.parent for path in folder.glob(f"*/{MANIFEST}")]
+    for path in (each / name for each in (*of_kinds, folder) for name in _OWN):
         with contextlib.suppress(FileNotFoundError):
-            n_bytes += (folder / name).stat().st_size
-            (folder / name).unlink()
+            n_bytes += path.stat().st_size
+            path.unlink()
     return n_bytes
 
 

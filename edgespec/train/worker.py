@@ -6,7 +6,8 @@ object: "job", the path of a JSON file with
     target        the target's file; rope: "pairs" if a GGUF keeps rotated numbers as neighbours;
                   target_weights: the program that reads its embedding and output matrix
     sizes         the fields of eagle3.Sizes
-    folder        the folder with features.bin, features.json and the state of training
+    features      the folder with features.bin and features.json
+    folder        the folder of the state of training and its results
     n_conversations   how many there are
     drafted       the target's ids of the tokens that the head can draft, ascending
     start         the model.safetensors of an earlier head to go on with, "" for none
@@ -176,7 +177,7 @@ class Training:
         self._eagle3 = sibling("eagle3")
         given = dict(job["sizes"]) | {"rotation": tuple(job["sizes"]["rotation"])}
         self.sizes = self._eagle3.Sizes(**given)
-        self.conversations = Conversations(self.folder, self.sizes.hidden_size)
+        self.conversations = Conversations(Path(job["features"]), self.sizes.hidden_size)
         held_out = set(job["held_out"])
         self._lengths = {
             i: self.conversations.n_tokens(i)

@@ -49,7 +49,8 @@ def prompts(edgespec_cli):
 def test_training_says_what_it_made(edgespec_cli, given, prompts):
     done = edgespec_cli(
         "train", str(edgespec_cli.model), "--prompts", prompts, "--tokens", "30000", "--minutes",
-        "5", "--vocabulary", "4096", "--force", "--without", prompts, "-o", "DIR",
+        "5", "--vocabulary", "4096", "--force", "--without", prompts, "--kind",
+        "eagle3", "-o", "DIR",
     )  # fmt: skip
     assert done.exit_code == 0
     assert "made          DIR/eagle3-a.gguf" in done.stdout
@@ -61,7 +62,7 @@ def test_training_says_what_it_made(edgespec_cli, given, prompts):
     assert "1.07 times as fast as plain decoding (1.02–1.12)" in done.stdout
     assert given["name"] == "train_head"
     assert (given["n_tokens"], given["minutes"], given["vocabulary"]) == (30000, 5.0, 4096)
-    assert given["force"] is True
+    assert (given["force"], given["kind"]) == (True, "eagle3")
     assert given["without"] == (Path(prompts),)
 
 

@@ -10,7 +10,8 @@ import pytest
 import edgespec
 from edgespec import ConfigError, ConversionError, EdgeSpecError, hub
 from edgespec.convert.heads import tensors
-from edgespec.train import answers, features, training
+from edgespec.train import answers, features, kinds, training, work
+from edgespec.train.kinds import eagle3
 from edgespec.train.planning import TrainingPlan
 from tests.helpers import head_files, libllama, tiny_models, train_jobs
 from tests.unit.train.test_planning import PLAN
@@ -31,7 +32,7 @@ def python():
 def target(tmp_path, monkeypatch):
     """Return a tiny target. The folder of models is empty, and no time is spent on measuring."""
     monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
-    monkeypatch.setattr(training, "make_plan", lambda *_: TrainingPlan(**plan))
+    monkeypatch.setattr(eagle3, "make_plan", lambda *_: TrainingPlan(**plan))
     plan = PLAN | {"n_tokens": N_TOKENS, "disk": 1 << 20, "free_disk": 1 << 30}
     return tiny_models.write(tmp_path, "llama")
 
@@ -52,10 +53,10 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "extract", killed)
+    monkeypatch.setattr(eagle3, "extract", killed)
     with pytest.raises(KeyboardInterrupt):
         edgespec.train_head(target, [prompts], out, progress=said.append, **given)
-    monkeypatch.setattr(training, "extract", features.extract)
+    monkeypatch.setattr(eagle3, "extract", features.extract)
     recorded = (out / "answers.jsonl").read_bytes()
     made = edgespec.train_head(target, [prompts], out, progress=said.append, **given)
     assert (out / "answers.jsonl").read_bytes() == recorded
@@ -86,13 +87,14 @@ def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypa
     prompts.write_text("\n".join(f"Bring box {i} to place {i % 7}." for i in range(120)))
     n_tokens = 4000
     plan = TrainingPlan(**PLAN | {"n_tokens": n_tokens, "disk": 1 << 20, "free_disk": 1 << 30})
-    monkeypatch.setattr(training, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(eagle3, "make_plan", lambda *_: plan)
     options = {"n_tokens": n_tokens, "n_steps": 200}
     made = edgespec.train_head(target, [prompts], out, python=python, **options)
-    work = training._Work(target, [prompts], (), out, training.TrainOptions(**options), print)
-    exact = work.folder / "exact.gguf"
-    train_jobs.write_gguf(made.checkpoint, target, work.shape, "F32", exact)
-    served = training.serve(target, exact, work.asked, print, loop=answers.LOOP)
+    chosen = training.TrainOptions(**options)
+    kind = kinds.make(work.Work(target, [prompts], (), out, chosen, print))
+    exact = out / "exact.gguf"
+    train_jobs.write_gguf(made.checkpoint, target, kind.shape, "F32", exact)
+    served = training.serve(target, exact, kind.work.asked, print, loop=answers.LOOP)
     n_accepted = made.simulated_length - 1  # drafted tokens a step; in about 250 steps
     assert n_accepted > 0.2
     assert served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.1)
@@ -133,22 +135,24 @@ def test_what_is_no_earlier_head_of_the_target(target, prompts, tmp_path, conten
 
 def test_what_cannot_pay_is_not_begun_unless_it_is_forced(target, prompts, tmp_path, monkeypatch):
     plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
-    monkeypatch.setattr(training, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(eagle3, "make_plan", lambda *_: plan)
     with pytest.raises(EdgeSpecError, match="does not pay here"):
         edgespec.train_head(target, [prompts], tmp_path / "out", python=tmp_path, n_tokens=N_TOKENS)
     assert not (tmp_path / "out" / "answers.jsonl").exists()
 
 
-@pytest.mark.parametrize("stage", ["record", "extract", "register"])
+@pytest.mark.parametrize(
+    ("module", "stage"), [(work, "record"), (eagle3, "extract"), (training, "register")]
+)
 def test_a_full_disk_is_a_sentence_and_later_runs_go_on(
-    python, target, prompts, tmp_path, monkeypatch, stage
+    python, target, prompts, tmp_path, monkeypatch, module, stage
 ):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
 
     given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 2, "vocabulary": 100}
     with monkeypatch.context() as patch:
-        patch.setattr(training, stage, full)
+        patch.setattr(module, stage, full)
         with pytest.raises(EdgeSpecError, match=r"disk is full .* run the same command again"):
             edgespec.train_head(target, [prompts], tmp_path / "out", **given)
     assert edgespec.train_head(target, [prompts], tmp_path / "out", **given).registered.exists()
@@ -195,15 +199,19 @@ def test_impossible_options(target, prompts, tmp_path, options, message):
         edgespec.plan_training(target, [prompts], tmp_path / "out", **options)
 
 
-def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_path):
-    given = tmp_path / "out", training.TrainOptions(), print
-    training._Work(target, [prompts], (), *given)
-    with pytest.raises(ConfigError, match="begun with another target"):
-        training._Work(tiny_models.write(tmp_path, "qwen2"), [prompts], (), *given)
+def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_path, monkeypatch):
+    plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
+    monkeypatch.setattr(eagle3, "make_plan", lambda *_: plan)
+
+    def begin(message, target=target, without=()):
+        given = {"python": tmp_path, "without": without, "n_tokens": N_TOKENS}
+        with pytest.raises(EdgeSpecError, match=message):
+            edgespec.train_head(target, [prompts], tmp_path / "out", **given)
+
+    begin("does not pay")
+    begin("begun with another target", tiny_models.write(tmp_path, "qwen2"))
     without = tmp_path / "without.txt"
     without.write_text("Drive to place 3.")
-    with pytest.raises(ConfigError, match="begun with another prompts"):
-        training._Work(target, [prompts], [without], *given)
+    begin("begun with another prompts", without=[without])
     prompts.write_text("Something else.\nAnd more.")
-    with pytest.raises(ConfigError, match="begun with another prompts"):
-        training._Work(target, [prompts], (), *given)
+    begin("begun with another prompts")

@@ -10,7 +10,7 @@ import pytest
 
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
-from edgespec.train import training
+from edgespec.train.kinds import eagle3 as kind
 from tests.helpers import train_checks, train_jobs
 
 
@@ -18,7 +18,7 @@ from tests.helpers import train_checks, train_jobs
 def checks():
     """Return what the helper found that compares torch with NumPy."""
     program = Path(train_checks.__file__)
-    eagle3 = training.WORKER.with_name("eagle3.py")
+    eagle3 = kind.WORKER.with_name("eagle3.py")
     done = subprocess.run(
         [str(train_jobs.python()), "-I", str(program), str(eagle3)],
         capture_output=True, text=True, check=True,

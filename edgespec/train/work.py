@@ -1,0 +1,99 @@
+"""The part of a training that all kinds of drafts share: target, prompts and recorded answers."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..backends import files
+from ..engine import Engine
+from ..errors import EdgeSpecError
+from ..loading.load import load
+from ..loading.models import Reference, model_path
+from .answers import N_CTX, N_SLOTS, record
+from .options import TrainOptions
+from .prompts import Messages, fingerprint, read_prompts
+from .recordings import Recordings
+
+ADVICE = "run the same command again, which goes on from here"
+MOST_CHECKED = 24  # conversations with which a draft is served
+_HELD_OUT = 20  # one prompt of so many is held out
+
+
+class Work:
+    """A training in its folder. times: the seconds of each step of the tools."""
+
+    def __init__(
+        self, target: Reference, prompts: Sequence[Path], without: Sequence[Path], folder: Path,
+        options: TrainOptions, progress: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.options, self.folder, self.progress = options, folder, progress
+        self.path: Path = model_path(target)
+        self.prompts: list[Messages] = read_prompts(prompts, without)
+        self.times: dict[str, float] = {}
+        self.recordings = Recordings(folder)
+
+    def begun_with(self) -> dict[str, Any]:
+        """Return the values, for JSON, that must not change between two runs."""
+        return {"target": files.identity(self.path), "prompts": fingerprint(self.prompts)}
+
+    @property
+    def held_out(self) -> list[int]:
+        """The numbers of the conversations that are only evaluated: all of some prompts."""
+        prompts = [each.prompt for each in self.recordings.done]
+        chosen = {n for n in prompts if zlib.crc32(b"%d" % n) % _HELD_OUT == 0}
+        chosen = chosen or {prompts[0]}
+        return [i for i, n in enumerate(prompts) if n in chosen]
+
+    @property
+    def checked(self) -> list[int]:
+        """The numbers of the conversations with which the draft is served: greedy ones."""
+        done, held_out = self.recordings.done, self.held_out
+        greedy = [i for i in held_out if not done[i].drawn]
+        return (greedy or held_out)[:MOST_CHECKED]
+
+    @property
+    def asked(self) -> list[tuple[list[int], int]]:
+        """The prompts of these conversations, each with the length of its answer."""
+        checked = [self.recordings.done[i] for i in self.checked]
+        return [(each.ids[: each.n_prompt], each.n_answer) for each in checked]
+
+    @property
+    def answers(self) -> list[list[int]]:
+        """The answers that may be trained with."""
+        held_out, done = set(self.held_out), self.recordings.done
+        return [each.ids[each.n_prompt :] for i, each in enumerate(done) if i not in held_out]
+
+    @contextlib.contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """Load the target with slots, and without drafts: with several answers at once, they are
+        evaluated together.
+        """
+        self.progress("loading the target")
+        config = {"method": "none"}
+        with load(
+            self.path, None, speculative_config=config, n_slots=N_SLOTS, n_ctx=N_CTX
+        ) as engine:  # fmt: skip
+            yield engine
+
+    @property
+    def is_answered(self) -> bool:
+        """True if there are as many answer tokens as the options ask for."""
+        return self.recordings.n_tokens >= self.options.n_tokens
+
+    def answer(self, engine: Engine) -> None:
+        """Record the answers that are missing."""
+        self.progress("answers")
+        record(engine, self.prompts, self.recordings, self.options.n_tokens, self.progress)
+
+    def check_answers(self) -> None:
+        """Raise EdgeSpecError unless some answers are left when others are held out."""
+        if len({each.prompt for each in self.recordings.done}) < 2:
+            why = next((each.why for each in self.recordings.all if each.why), "no prompts")
+            raise EdgeSpecError(
+                "fewer than two prompts were answered, and one is held out for evaluation: "
+                f"{why}; give more prompts"
+            )
