@@ -157,7 +157,8 @@ def _done(
     assert out is not None
     if plan:
         planned = edgespec.plan_training(target, prompts, out, progress=show, **options)
-        return planned, {"plan": planned.sentence} | _planned(planned)
+        said = {"plan": planned.sentence} | _planned(planned)
+        return planned, said | ({"warning": planned.warning} if planned.warning else {})
     made = edgespec.train_head(target, prompts, out, progress=show, **training, **options)
     return made, {
         "made": f"{made.path}",

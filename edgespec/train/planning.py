@@ -54,7 +54,8 @@ class TrainingPlan:
     the time of each stage. disk, free_disk, memory: bytes. break_even, wanted: the mean acceptance
     length at which drafting is as fast as plain decoding, and WANTED_GAIN times as fast; None where
     no head reaches it. expected: the length to expect. good_gain: the speedup with a good head
-    (GOOD). expected_gain: with the expected length.
+    (GOOD). expected_gain: with the expected length. others: the cores that other programs used
+    during the measurements, 0 if the system does not show it.
     """
 
     n_tokens: int
@@ -70,6 +71,17 @@ class TrainingPlan:
     expected: float
     expected_gain: float
     good_gain: float
+    others: float = 0.0
+
+    @property
+    def warning(self) -> str:
+        """Say that other programs disturbed the measurements, "" if they did not."""
+        if self.others <= BUSY:
+            return ""
+        return (
+            f"Other programs used {self.others:.1f} cores meanwhile, so the plan is not reliable "
+            "and not kept: plan again while nothing else runs."
+        )
 
     @property
     def wanted_gain(self) -> float:
@@ -107,7 +119,8 @@ class TrainingPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
-        return asdict(self) | {"pays": self.pays, "fits": self.fits, "sentence": self.sentence}
+        derived = ("pays", "fits", "sentence", "warning")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 def expected_length(n_tokens: float) -> float:
@@ -163,8 +176,10 @@ def make_plan(
     passes, seconds: how long to train, as in the worker's job; depth: the steps of its
     training-time test. flops: the operations a second of this device.
     """
+    meter = LoadMeter()
     answers = answers_per_s(engine)
     curve, features = target_speed(path, shape.layers)
+    load = meter.look()
     draft, n = head_curve(curve, path, shape), n_tokens * _LONGER
     training = flops / (_PASSES_FLOPS * depth * shape.n_weights)
     best, _ = speedup(curve, draft, GOOD)
@@ -183,7 +198,7 @@ def make_plan(
         _TRAINED_BYTES * shape.n_weights
         + 12 * shape.target.vocab_size * shape.target.hidden_size,
         length_for(curve, draft, 1.0 + 1e-9), length_for(curve, draft, WANTED_GAIN), expected,
-        expected_gain, best,
+        expected_gain, best, load.others if load else 0.0,
     )  # fmt: skip
 
 
@@ -207,16 +222,17 @@ def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
     """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
     reads text and gives the hidden states of these layers and the final ones.
 
-    Raises ConfigError for a target that does not give them.
+    Times that were measured while other programs ran are neither used nor kept. Raises ConfigError
+    for a target that does not give these states.
     """
-    meter = LoadMeter()
     with contextlib.closing(open_model(path, EngineConfig(n_ctx=512))) as target:
-        curve = kept_curve(target)
+        curve = kept_curve(target, quiet=True)
         if curve is None:
+            meter = LoadMeter()
             curve = measure(target, widths=QUICK)
             load = meter.look()
-            quiet = load is None or load.others is None or load.others <= BUSY
-            keep_curve(target, curve, quiet=quiet)
+            if load is None or load.others <= BUSY:
+                keep_curve(target, curve)
         tokens = [5] * 256
         target.truncate(0)
         target.tap((*layers, FINAL))

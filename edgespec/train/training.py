@@ -158,10 +158,12 @@ def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
         with work.engine() as engine:
             if plan is None:
                 plan = kind.plan(engine)
-                kept_files.replace(path, [json.dumps(asdict(plan)).encode()])
-            work.progress(plan.sentence)
+                if not plan.warning:
+                    kept_files.replace(path, [json.dumps(asdict(plan)).encode()])
+            said = f"{plan.sentence} {plan.warning}".rstrip()
+            work.progress(said)
             if not plan.fits or not (plan.pays or force):
-                raise EdgeSpecError(plan.sentence)
+                raise EdgeSpecError(said)
             work.answer(engine)
     work.check_answers()
     return plan

@@ -1,6 +1,7 @@
 """`edgespec train`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
     assert "disk          200.0 MB of 5.0 GB that are free" in done.stdout
     assert "break even    acceptance length 1.53" in done.stdout
     assert "1.15 times    not reached by any head" in done.stdout
+
+
+def test_a_plan_beside_other_programs_warns(edgespec_cli, given, prompts, monkeypatch):
+    monkeypatch.setattr(edgespec, "plan_training", lambda *_, **__: replace(PLAN, others=1.2))
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("train", model, "--prompts", prompts, "--plan", "-o", "DIR")
+    assert "warning       Other programs used 1.2 cores" in done.stdout
 
 
 def test_checking_a_head_as_json(edgespec_cli, given, prompts):

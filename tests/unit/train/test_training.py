@@ -141,6 +141,17 @@ def test_what_cannot_pay_is_not_begun_unless_it_is_forced(target, prompts, tmp_p
     assert not (tmp_path / "out" / "answers.jsonl").exists()
 
 
+def test_a_plan_that_is_not_reliable_is_made_again(target, prompts, tmp_path, monkeypatch):
+    given, said = {"python": tmp_path, "n_tokens": N_TOKENS}, []
+    plans = [PLAN | {"good_gain": 0.8, "others": 1.4}, PLAN | {"good_gain": 0.7}]
+    monkeypatch.setattr(eagle3, "make_plan", lambda *_: TrainingPlan(**plans.pop(0)))
+    with pytest.raises(EdgeSpecError, match=r"pay here.*0\.80.*Other programs used 1\.4 cores"):
+        edgespec.train_head(target, [prompts], tmp_path / "out", progress=said.append, **given)
+    assert any("plan again while nothing else runs" in each for each in said)
+    with pytest.raises(EdgeSpecError, match=r"0\.70 times as fast as plain decoding[^;]*device\.$"):
+        edgespec.train_head(target, [prompts], tmp_path / "out", **given)
+
+
 @pytest.mark.parametrize(
     ("module", "stage"), [(work, "record"), (eagle3, "extract"), (training, "register")]
 )
