@@ -272,6 +272,14 @@ def _threads() -> list[int]:
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
 
 
+def on_battery() -> bool:
+    """Return True if this machine runs on its battery; False if it has none, or does not say."""
+    import psutil
+
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    return battery is not None and battery.power_plugged is False
+
+
 def available_memory() -> int:
     """Return the bytes that new allocations can use without swapping."""
     import psutil

@@ -91,6 +91,11 @@ if TYPE_CHECKING:
         metavar="HEAD",
         help="Train nothing, but measure a trained head that exists, on the prompts.",
     ),
+    option(
+        "--gently",
+        is_flag=True,
+        help="Pause while this machine runs on battery, and while other programs use its cores.",
+    ),
     option("--force", is_flag=True, help="Train even if no draft is expected to pay here."),
     option(
         "--forget",
@@ -105,8 +110,8 @@ if TYPE_CHECKING:
 @json_option
 def train(
     target: str | None, prompts: tuple[Path, ...], out: Path | None, plan: bool, check: str | None,
-    forget: Path | None, as_json: bool, offline: bool, force: bool, python: Path | None,
-    **options: Any,
+    forget: Path | None, as_json: bool, offline: bool, force: bool, gently: bool,
+    python: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Train a draft for a model on this device, from the model's own answers to prompts.
 
@@ -135,7 +140,7 @@ def train(
     with told() as show:
         made, lines = _done(
             target, prompts, out, plan, check, show,
-            {"python": python, "offline": offline, "force": force}, options,
+            {"python": python, "offline": offline, "force": force, "gently": gently}, options,
         )  # fmt: skip
     if as_json:
         say_json(made.to_dict())

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from .. import kept_files
 from ..backends.base import Model
 from ..backends.heads import FINAL
+from .gently import Pauses
 from .recordings import Recording
 
 N_STATES = 4  # of each token: three layers and the final state
@@ -31,7 +32,7 @@ def extract(
     layers: Sequence[int],
     recordings: Sequence[Recording],
     folder: Path,
-    progress: Callable[[str], None],
+    pauses: Pauses,
 ) -> None:
     """Write the states of all conversations to features.bin, and their ids to features.json.
 
@@ -43,7 +44,8 @@ def extract(
     size = bytes_a_token(target.hidden_size)
     n_there = data.stat().st_size // size if data.exists() else 0
     first = max(i for i, begin in enumerate(begins) if begin <= n_there)
-    began = told = time.monotonic()
+    began, paused_s = time.monotonic(), pauses.seconds
+    told = began
     target.tap((*layers, FINAL))
     with contextlib.ExitStack() as stack:
         stack.callback(target.tap, ())
@@ -52,16 +54,18 @@ def extract(
         file.truncate(begins[first] * size)
         file.seek(begins[first] * size)
         for i, recording in enumerate(recordings[first:], first):
+            pauses.wait()
             target.truncate(0)
             hidden = target.decode(recording.ids, n_logits=1).hidden
             assert hidden is not None
             file.write(bfloat16(hidden).tobytes())
             if (now := time.monotonic()) - told > _TOLD_EVERY_S:
                 told, n = now, begins[i + 1] - begins[first]
-                left_s = (begins[-1] - begins[i + 1]) * (now - began) / n
-                progress(
+                worked_s = now - began - (pauses.seconds - paused_s)
+                left_s = (begins[-1] - begins[i + 1]) * worked_s / n
+                pauses.progress(
                     f"hidden states: {begins[i + 1]} of {begins[-1]} tokens, "
-                    f"{n / (now - began):.0f} tokens/s, {left_s / 60:.0f} min left"
+                    f"{n / worked_s:.0f} tokens/s, {left_s / 60:.0f} min left"
                 )
         file.flush()
         os.fsync(file.fileno())

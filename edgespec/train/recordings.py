@@ -16,7 +16,7 @@ from ..errors import ConfigError, EdgeSpecError
 MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
 _OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
     MANIFEST, ANSWERS, LOCK, "plan.json", "features.bin", "features.json", "job.json", "state.pt",
-    "state.partial", "model.safetensors", "result.json", "convert.log",
+    "state.partial", "pause", "model.safetensors", "result.json", "convert.log",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from ..loading.trained import register
 from . import kinds, recordings
 from .answers import LOOP, N_CTX
 from .card import card
+from .gently import Pauses
 from .kinds.base import Kind
 from .options import TrainOptions
 from .planning import TrainingPlan
@@ -82,6 +83,7 @@ def train_head(
     without: _Files = (),
     offline: bool = False,
     force: bool = False,
+    gently: bool = False,
     **options: Any,
 ) -> TrainedHead:
     """Train a head for a target from its own answers, and register it for later loads.
@@ -91,7 +93,8 @@ def train_head(
     prompts, it goes on, and more tokens may be asked for. without: files of prompts that are not
     trained with, because the head is to be judged with them. python: an interpreter that has the
     tools of `convert`; by default they are installed once, unless `offline`. force: train even if
-    the plan says that no head can pay here. options: fields of TrainOptions. progress: called with
+    the plan says that no head can pay here. gently: pause while the machine runs on battery and
+    while other programs use the cores. options: fields of TrainOptions. progress: called with
     a description of each stage, and every few seconds with how far it is.
 
     Raises ConfigError, ModelError and its subclasses, ConversionError if a tool fails, and
@@ -99,7 +102,7 @@ def train_head(
     """
     folder = Path(out)
     with recordings.alone(folder), _writing(folder):
-        work, kind = _begun(target, prompts, without, folder, progress, options)
+        work, kind = _begun(target, prompts, without, folder, progress, options, gently=gently)
         recordings.begin(folder, work.begun_with())
         recordings.begin(kind.folder, kind.begun_with())
         interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
@@ -108,11 +111,12 @@ def train_head(
 
 def _begun(
     target: Reference, prompts: _Files, without: _Files, folder: Path,
-    progress: Callable[[str], None], options: dict[str, Any],
+    progress: Callable[[str], None], options: dict[str, Any], *, gently: bool = False,
 ) -> tuple[Work, Kind]:  # fmt: skip
     """Return a training, and its kind of draft."""
     texts, left_out = ([Path(each) for each in given] for given in (prompts, without))
-    work = Work(target, texts, left_out, folder, TrainOptions(**options), progress)
+    chosen = TrainOptions(**options)
+    work = Work(target, texts, left_out, folder, chosen, progress, gently=gently)
     return work, kinds.make(work)
 
 
@@ -134,7 +138,7 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     """Take all stages of a training."""
     plan = _plan_and_answer(work, kind, force)
     made = kind.make(python)
-    served = serve(work.path, made.path, work.asked, work.progress, loop=LOOP)
+    served = serve(work.path, made.path, work.asked, work.pauses, loop=LOOP)
     n_done, n_failed = work.recordings.n_prompts("done"), work.recordings.n_prompts("failed")
     simulated = tuple(made.simulated[len(served.acceptance) - 1])
     trained = TrainedHead(
@@ -207,7 +211,7 @@ def check_head(
     if not fitting:
         raise ConfigError(f"no prompt fits the context of {N_CTX} tokens; give shorter ones")
     asked = [(ids, max_tokens) for ids in fitting[:n_prompts]]
-    return serve(path, model_path(head), asked, progress, loop=LOOP)
+    return serve(path, model_path(head), asked, Pauses(progress, gently=False), loop=LOOP)
 
 
 def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:

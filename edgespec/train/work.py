@@ -14,6 +14,7 @@ from ..errors import EdgeSpecError
 from ..loading.load import load
 from ..loading.models import Reference, model_path
 from .answers import N_CTX, N_SLOTS, record
+from .gently import Pauses
 from .options import TrainOptions
 from .prompts import Messages, fingerprint, read_prompts
 from .recordings import Recordings
@@ -24,13 +25,18 @@ _HELD_OUT = 20  # one prompt of so many is held out
 
 
 class Work:
-    """A training in its folder. times: the seconds of each step of the tools."""
+    """A training in its folder.
+
+    times: the seconds of each step of the tools. pauses: waits while the machine is needed for
+    something else, if the training is to go gently.
+    """
 
     def __init__(
         self, target: Reference, prompts: Sequence[Path], without: Sequence[Path], folder: Path,
-        options: TrainOptions, progress: Callable[[str], None],
+        options: TrainOptions, progress: Callable[[str], None], *, gently: bool = False,
     ) -> None:  # fmt: skip
         self.options, self.folder, self.progress = options, folder, progress
+        self.pauses = Pauses(progress, gently=gently)
         self.path: Path = model_path(target)
         self.prompts: list[Messages] = read_prompts(prompts, without)
         self.times: dict[str, float] = {}
@@ -87,7 +93,7 @@ class Work:
     def answer(self, engine: Engine) -> None:
         """Record the answers that are missing."""
         self.progress("answers")
-        record(engine, self.prompts, self.recordings, self.options.n_tokens, self.progress)
+        record(engine, self.prompts, self.recordings, self.options.n_tokens, self.pauses)
 
     def check_answers(self) -> None:
         """Raise EdgeSpecError unless some answers are left when others are held out."""

@@ -1,7 +1,7 @@
 """The program that trains a head; `convert/tools.py` runs it in its own environment.
 
 It needs torch, safetensors and gguf, and imports nothing of edgespec. Its argument is one JSON
-object: "job", the path of a JSON file with
+object: "parent", the id of the process that started it, and "job", the path of a JSON file with
 
     target        the target's file; rope: "pairs" if a GGUF keeps rotated numbers as neighbours;
                   target_weights: the program that reads its embedding and output matrix
@@ -41,6 +41,7 @@ import torch
 
 N_DRAFTS = 5  # longest drafts that are evaluated
 SAVED_EVERY_S, TOLD_EVERY_S = 60.0, 5.0
+_LOOKED_EVERY_S = 0.5
 _N_EVALUATIONS = 8
 _WARM_UP, _LEAST_WARM_UP = 0.02, 10  # share of all steps, and steps
 _LOWEST_RATE = 0.05  # of the highest
@@ -53,9 +54,10 @@ _PIECE = 128  # rows of logits over the target's vocabulary that are in memory a
 
 def main() -> None:
     """Train the head that the argument describes, and write it."""
-    job = json.loads(Path(json.loads(sys.argv[1])["job"]).read_text("utf-8"))
+    given = json.loads(sys.argv[1])
+    job = json.loads(Path(given["job"]).read_text("utf-8"))
     tell(step="reading the target's weights")
-    training = Training(job)
+    training = Training(job, given["parent"])
     tell(step="training")
     training.run()
     tell(step="writing the head")
@@ -65,6 +67,17 @@ def main() -> None:
 def tell(**message: Any) -> None:
     """Write a message to the parent process, as one line of JSON."""
     print(json.dumps(message), file=sys.__stdout__, flush=True)
+
+
+def wait(folder: Path, parent: int) -> float:
+    """Wait while the parent process pauses the training; return the seconds.
+
+    The file `pause` is in the folder meanwhile. If the parent has ended, nothing is waited for.
+    """
+    began = time.monotonic()
+    while (folder / "pause").exists() and os.getppid() == parent:
+        time.sleep(_LOOKED_EVERY_S)
+    return time.monotonic() - began
 
 
 def sibling(name: str) -> Any:
@@ -124,14 +137,17 @@ class Conversations:
         fields = (ids, taps, last, is_answer, likeliest)
         return batch_type(*(each.to(device) for each in fields))
 
-    def find_likeliest(self, numbers: Sequence[int], output: Any) -> None:
+    def find_likeliest(
+        self, numbers: Sequence[int], output: Any, wait: Callable[[], float]
+    ) -> None:  # fmt: skip
         """Note the tokens that the target finds likeliest in the answers of these conversations.
 
         output: the target's output matrix, [vocab_size, d], in the type in which logits are
-        computed.
+        computed. wait: called before each conversation; returns how many seconds it has waited.
         """
         began = told = time.monotonic()
         for done, number in enumerate(numbers):
+            began += wait()
             n_prompt = self.all[number]["n_prompt"]
             before = self.states(number)[n_prompt - 1 : -1, 3 * self._hidden_size :]
             pieces = before.to(output).split(_PIECE)
@@ -170,7 +186,8 @@ class Training:
     ends with the same weights, bit for bit, as one that was not interrupted.
     """
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], parent: int) -> None:
+        self._parent = parent
         self.job, self.folder = job, Path(job["folder"])
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.use_deterministic_algorithms(self.device == "cpu")
@@ -210,6 +227,7 @@ class Training:
         began, first = time.monotonic(), self.step
         told = saved = began
         for numbers in self._remaining():
+            began += self._wait()
             reported = self._train(numbers)
             self.step += 1
             if self.step % max(1, self.n_steps // _N_EVALUATIONS) == 0 or self.step == self.n_steps:
@@ -242,6 +260,9 @@ class Training:
             "held_out": self._measured_best(self._held_out),
         }  # fmt: skip
         replace(self.folder / "result.json", json.dumps(result, indent=1).encode())
+
+    def _wait(self) -> float:
+        return wait(self.folder, self._parent)
 
     def _remaining(self) -> Iterator[list[int]]:
         """Yield the batches from the current step on."""
@@ -288,6 +309,7 @@ class Training:
         lengths = {i: self.conversations.n_tokens(i) for i in numbers}
         order = batches(lengths, self.job["batch_tokens"], np.random.default_rng(0))
         for each in order:
+            self._wait()
             batch = self.conversations.batch(each, self._eagle3.Batch, self.device)
             right = self._eagle3.hits_of(  # in float32, as the head is served
                 self.weights, self.sizes, self._embedding, self.drafted, batch, N_DRAFTS
@@ -344,7 +366,7 @@ class Training:
             return
         self.bfloat16 = self.device != "cpu" or gains_by_bfloat16()
         output = self._target_output.to(torch.bfloat16 if self.bfloat16 else torch.float32)
-        self.conversations.find_likeliest(sorted(self._lengths), output)
+        self.conversations.find_likeliest(sorted(self._lengths), output, self._wait)
         self.n_steps = self.job["n_steps"] or self._fitting_steps()
         self._save()
 

@@ -83,7 +83,8 @@ def job(folder: Path, **changed: object) -> Path:
 
 def run(path: Path) -> dict[str, object]:
     """Run a job to its end; return its result."""
-    tools.run_worker(python(), {"job": str(path)}, path.parent, lambda _: None, {}, eagle3.WORKER)
+    job = {"job": str(path), "parent": os.getpid()}
+    tools.run_worker(python(), job, path.parent, lambda _: None, {}, eagle3.WORKER)
     return json.loads((path.parent / "result.json").read_text())
 
 
@@ -97,9 +98,11 @@ def write_gguf(checkpoint: Path, target: Path, shape: Shape, kind: str, path: Pa
     tools.run_worker(python(), job, path.parent, lambda _: None, {}, eagle3.GGUF_FILE)
 
 
-def start(path: Path) -> subprocess.Popen[str]:
-    """Start a job and return its process."""
-    return subprocess.Popen(
-        [str(python()), "-I", str(eagle3.WORKER), json.dumps({"job": str(path)})],
-        stdout=subprocess.DEVNULL, stderr=sys.stderr, text=True,
-    )  # fmt: skip
+def start(path: Path, *, is_orphan: bool = False) -> subprocess.Popen[str]:
+    """Start a job and return its process, or that of its parent, which ends at once."""
+    job = json.dumps({"job": str(path), "parent": os.getpid()})
+    command = [str(python()), "-I", str(eagle3.WORKER), job]
+    if is_orphan:
+        program = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
+        command = [sys.executable, "-c", program, *command]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sys.stderr, text=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -90,7 +92,7 @@ class Eagle3(Kind):
         with contextlib.closing(open_model(work.path, EngineConfig(n_ctx=N_CTX))) as model:
             governor = governor_of(model, [model], meter)  # fewer threads while others run
             governed = GovernedModel(model, governor) if governor else model
-            extract(governed, self.shape.layers, work.recordings.done, work.folder, work.progress)
+            extract(governed, self.shape.layers, work.recordings.done, work.folder, work.pauses)
 
     def _train(self, python: Path) -> None:
         """Train in the tools' environment, or go on with it."""
@@ -103,9 +105,10 @@ class Eagle3(Kind):
         if (self.folder / "result.json").exists():
             return
         work = self.work
+        given = {"job": str(path), "parent": os.getpid()}
         tools.run_worker(
-            python, {"job": str(path)}, self.folder, work.progress, work.times, WORKER,
-            advice=ADVICE,
+            python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
+            beside=functools.partial(work.pauses.of_worker, self.folder),
         )  # fmt: skip
 
     def job(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import edgespec
 from edgespec import ConfigError, ConversionError, EdgeSpecError, hub
 from edgespec.convert.heads import tensors
 from edgespec.train import answers, features, kinds, training, work
+from edgespec.train.gently import Pauses
 from edgespec.train.kinds import eagle3
 from edgespec.train.planning import TrainingPlan
 from tests.helpers import head_files, libllama, tiny_models, train_jobs
@@ -19,6 +20,7 @@ from tests.unit.train.test_planning import PLAN
 libllama.require()
 
 pytestmark = pytest.mark.llama_cpp
+NEVER = Pauses(print, gently=False)
 N_TOKENS, WEIGHTS = 600, "model.safetensors"
 
 
@@ -94,7 +96,7 @@ def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypa
     kind = kinds.make(work.Work(target, [prompts], (), out, chosen, print))
     exact = out / "exact.gguf"
     train_jobs.write_gguf(made.checkpoint, target, kind.shape, "F32", exact)
-    served = training.serve(target, exact, kind.work.asked, print, loop=answers.LOOP)
+    served = training.serve(target, exact, kind.work.asked, NEVER, loop=answers.LOOP)
     n_accepted = made.simulated_length - 1  # drafted tokens a step; in about 250 steps
     assert n_accepted > 0.2
     assert served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.1)

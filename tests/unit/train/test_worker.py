@@ -10,6 +10,7 @@ import pytest
 
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
+from edgespec.train.gently import PAUSE
 from edgespec.train.kinds import eagle3 as kind
 from tests.helpers import train_checks, train_jobs
 
@@ -68,6 +69,29 @@ def test_a_run_that_is_killed_ends_with_the_same_weights(tmp_path, saves):
     assert a.keys() == b.keys()
     assert all(np.array_equal(a[name].array(), b[name].array()) for name in a)
     assert result == whole
+
+
+@pytest.mark.parametrize("is_orphan", [False, True])
+def test_it_waits_while_its_parent_pauses_it(tmp_path, is_orphan):
+    path, pause = train_jobs.job(tmp_path, n_steps=4), tmp_path / PAUSE
+    pause.touch()
+    process = train_jobs.start(path, is_orphan=is_orphan)
+    if is_orphan:  # it must not wait for a parent that is gone
+        wait_for(tmp_path / "result.json")
+        return
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(10)
+    assert not (tmp_path / "state.pt").exists()
+    pause.unlink()
+    assert process.wait(60) == 0
+    assert (tmp_path / "result.json").exists()
+
+
+def wait_for(path):
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def kill_after(process, path, n_changes):
