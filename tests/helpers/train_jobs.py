@@ -70,6 +70,7 @@ def job(folder: Path, **changed: object) -> Path:
     content = gguf_files.gguf_bytes(metadata, weights | {"output.weight": output} | layer)
     target.write_bytes(content)
     known = {
+        "task": "head_task",
         "target": str(target), "target_weights": str(eagle3.TARGET_WEIGHTS), "rope": "pairs",
         "sizes": shape().sizes(), "features": str(folder), "folder": str(folder),
         "drafted": list(range(VOCABULARY)),

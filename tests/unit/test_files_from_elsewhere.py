@@ -35,6 +35,7 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
     "edgespec/convert/tree_inputs.py": "the arguments of our own worker",
     "edgespec/convert/worker.py": "the arguments of our own worker",
     "edgespec/train/gguf_file.py": "the arguments of our own worker",
+    "edgespec/train/head_task.py": "what edgespec has written",
     "edgespec/train/worker.py": "the arguments of our own worker, and what edgespec has written",
     "edgespec/measure/libraries.py": "answers of our own process",
 }

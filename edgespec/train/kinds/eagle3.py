@@ -115,6 +115,7 @@ class Eagle3(Kind):
         """Return the worker's job."""
         o, work = self.work.options, self.work
         return {
+            "task": "head_task",
             "target": str(work.path.resolve()), "target_weights": str(TARGET_WEIGHTS),
             "rope": "pairs" if self.shape.paired else "halves", "sizes": self.shape.sizes(),
             "features": str(work.folder.resolve()), "folder": str(self.folder.resolve()),
