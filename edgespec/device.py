@@ -55,6 +55,11 @@ def state_folder() -> Path:
     return user_state_path("edgespec", appauthor=False)
 
 
+def chats_folder() -> Path:
+    """Return the folder of the conversations that `edgespec chat` keeps, one file each."""
+    return state_folder() / "chats"
+
+
 def _usable() -> list[int]:
     """Return the numbers of the CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

@@ -24,11 +24,19 @@ if TYPE_CHECKING:
     "Training",
     option(
         "--prompts",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(exists=True, path_type=Path),
         multiple=True,
-        metavar="FILE",
+        metavar="PATH",
         help="A file of prompts: one on each line, or JSON lines with messages, turns, prompt, "
-        "instruction, question or text. Can be given several times.",
+        "instruction, question or text; or a folder with .txt, .json and .jsonl files. Can be "
+        "given several times.",
+    ),
+    option(
+        "--from-corpus",
+        is_flag=True,
+        help="Use your own texts as prompts: the chats that are kept, the documents of `edgespec "
+        "corpus add` and the answers of --draft-memory disk. The draft is private: only you can "
+        "read it, and `edgespec serve` uses it only by name.",
     ),
     option(
         "--without",
@@ -129,11 +137,11 @@ def train(
         n_bytes = edgespec.forget_training(forget)
         say_json({"deleted": n_bytes}) if as_json else say(f"deleted {size(n_bytes)}")
         return
-    if not target or not prompts:
-        lacking = "a file of prompts (--prompts FILE)" if target else "the model to draft for"
+    if not target or not (prompts or options["from_corpus"]):
+        lacking = "prompts (--prompts PATH, --from-corpus)" if target else "the model to draft for"
         raise click.UsageError(f"Name {lacking}.")
-    if check and (plan or out):
-        raise click.UsageError("--check HEAD trains nothing; leave --plan and -o out.")
+    if check and (plan or out or options["from_corpus"]):
+        raise click.UsageError("--check HEAD takes --prompts; leave --plan, -o, --from-corpus out.")
     if not check and not out:
         raise click.UsageError("Name the folder of the training: -o DIR.")
     fetched(target, offline=offline)

@@ -9,12 +9,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from msgspec import structs
 
+from ..backends.base import Tokenizer
 from ..chat.encoder import ConversationEncoder
 from ..config import RepetitionDetection
 from ..engine import Engine
 from ..errors import Aborted, EdgeSpecError
 from .gently import Pauses
-from .prompts import Messages
+from .prompts import PASSAGE, Messages
 from .recordings import Recording, Recordings
 
 N_SLOTS, N_CTX = 8, 1024  # of the target while it answers; a conversation is no longer
@@ -77,6 +78,16 @@ def _jobs(
                 yield messages, Recording(number, round, "done", drawn=drawn)
 
 
+def prompt_ids(tokenizer: Tokenizer, messages: Messages) -> list[int]:
+    """Return the tokens of a prompt, with the model's own template unless it is a passage. Raises
+    TemplateError and ConfigError.
+    """
+    if messages[-1]["role"] == PASSAGE:
+        return tokenizer.encode(messages[-1]["content"], parse_special=False)
+    encoder = ConversationEncoder(tokenizer)
+    return encoder.encode(encoder.render(messages), continues=True)
+
+
 def _answered(
     engine: Engine, messages: Messages, empty: Recording, pauses: Pauses
 ) -> Recording:  # fmt: skip
@@ -84,8 +95,7 @@ def _answered(
     seed = empty.prompt * _MOST_ROUNDS + empty.round
     settings = {"seed": seed} if empty.drawn else {"temperature": 0.0}
     try:
-        encoder = ConversationEncoder(engine.tokenizer)
-        prompt = encoder.encode(encoder.render(messages), continues=True)
+        prompt = prompt_ids(engine.tokenizer, messages)
         if len(prompt) + MOST_ANSWER > engine.n_ctx:
             why = f"the prompt has {len(prompt)} tokens; with an answer, {engine.n_ctx} fit"
             return structs.replace(empty, status="skipped", why=why)

@@ -12,17 +12,26 @@ if TYPE_CHECKING:
     from .training import TrainedHead
 
 
-def card(trained: TrainedHead, made: MadeDraft, target: Path) -> str:
-    """Return the model card of a draft as Markdown."""
+_GENERAL = (
+    "Its training data are answers of the model to the prompts of the person who trained it: parts "
+    "of them may be recovered from the weights, so do not publish a draft that was made of private "
+    "prompts."
+)
+_PRIVATE = (
+    "**Private: do not publish or share it.** It was made of one person's chats, documents and "
+    "earlier answers, and parts of them may be recovered from the weights."
+)
+
+
+def card(trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool) -> str:
+    """Return the model card of a draft as Markdown; it is `private` if made of the user's texts."""
     name, size, start = files.identity(target)
     served = trained.served
     places = range(1, len(served.acceptance) + 1)
     lines = [
         "---", f"license: {made.license}", "library_name: edgespec", "---", "",
         f"# {made.title} for {name}", "",
-        "It drafts tokens for this one model. Its training data are answers of the model to the "
-        "prompts of the person who trained it: parts of them may be recovered from the weights, so "
-        "do not publish a draft that was made of private prompts.", "",
+        f"It drafts tokens for this one model. {_PRIVATE if private else _GENERAL}", "",
         "| | |", "| --- | --- |",
         f"| target | {name}, {size} bytes, sha256 of its first MiB begins with {start} |",
         *(f"| {label} | {fact} |" for label, fact in made.facts.items()),

@@ -23,7 +23,7 @@ from ..errors import ConfigError, ConversionError, EdgeSpecError
 from ..loading.models import Reference, model_path, open_model
 from ..loading.trained import register
 from . import kinds, recordings
-from .answers import LOOP, N_CTX
+from .answers import LOOP, N_CTX, prompt_ids
 from .card import card
 from .gently import Pauses
 from .kinds.base import Kind
@@ -84,6 +84,7 @@ def train_head(
     offline: bool = False,
     force: bool = False,
     gently: bool = False,
+    from_corpus: bool = False,
     **options: Any,
 ) -> TrainedHead:
     """Train a head for a target from its own answers, and register it for later loads.
@@ -94,29 +95,38 @@ def train_head(
     trained with, because the head is to be judged with them. python: an interpreter that has the
     tools of `convert`; by default they are installed once, unless `offline`. force: train even if
     the plan says that no head can pay here. gently: pause while the machine runs on battery and
-    while other programs use the cores. options: fields of TrainOptions. progress: called with
-    a description of each stage, and every few seconds with how far it is.
+    while other programs use the cores. from_corpus: the user's own texts are prompts too, as for
+    `own_prompts`; what is made of them is private: only this user can read the files of the draft,
+    and `edgespec serve` uses it only by name. options: fields of TrainOptions. progress: called
+    with a description of each stage, and every few seconds with how far it is.
 
     Raises ConfigError, ModelError and its subclasses, ConversionError if a tool fails, and
     EdgeSpecError if a head cannot pay here, or if too few prompts were answered.
     """
     folder = Path(out)
     with recordings.alone(folder), _writing(folder):
-        work, kind = _begun(target, prompts, without, folder, progress, options, gently=gently)
+        work, kind = _begun(
+            target, prompts, without, folder, progress, options,
+            from_corpus=from_corpus, gently=gently,
+        )  # fmt: skip
         recordings.begin(folder, work.begun_with())
         recordings.begin(kind.folder, kind.begun_with())
+        work.keep_own_prompts()
         interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
         return _trained(work, kind, interpreter, force)
 
 
 def _begun(
     target: Reference, prompts: _Files, without: _Files, folder: Path,
-    progress: Callable[[str], None], options: dict[str, Any], *, gently: bool = False,
+    progress: Callable[[str], None], options: dict[str, Any], *, from_corpus: bool,
+    gently: bool = False,
 ) -> tuple[Work, Kind]:  # fmt: skip
     """Return a training, and its kind of draft."""
     texts, left_out = ([Path(each) for each in given] for given in (prompts, without))
     chosen = TrainOptions(**options)
-    work = Work(target, texts, left_out, folder, chosen, progress, gently=gently)
+    work = Work(
+        target, texts, left_out, folder, chosen, progress, from_corpus=from_corpus, gently=gently
+    )
     return work, kinds.make(work)
 
 
@@ -138,16 +148,19 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     """Take all stages of a training."""
     plan = _plan_and_answer(work, kind, force)
     made = kind.make(python)
+    if work.is_private:
+        kept_files.protect(kind.folder)
     served = serve(work.path, made.path, work.asked, work.pauses, loop=LOOP)
     n_done, n_failed = work.recordings.n_prompts("done"), work.recordings.n_prompts("failed")
     simulated = tuple(made.simulated[len(served.acceptance) - 1])
     trained = TrainedHead(
-        made.path, made.checkpoint, register(made.path, work.path), plan, work.recordings.n_tokens,
+        made.path, made.checkpoint,
+        register(made.path, work.path, private=work.is_private), plan, work.recordings.n_tokens,
         len(work.recordings.done), n_done, len(work.prompts) - n_done - n_failed, n_failed,
         1 + sum(simulated), simulated, served,
         {step: round(s, 1) for step, s in work.times.items()},
     )  # fmt: skip
-    text = card(trained, made, work.path)
+    text = card(trained, made, work.path, private=work.is_private)
     kept_files.replace(made.checkpoint / "README.md", [text.encode()])
     return trained
 
@@ -180,12 +193,15 @@ def plan_training(
     *,
     progress: Callable[[str], None] = logger.info,
     without: _Files = (),
+    from_corpus: bool = False,
     **options: Any,
 ) -> TrainingPlan:
     """Measure this device and return what a training takes and what to expect of it; nothing is
     recorded. Arguments and errors are those of `train_head`.
     """
-    work, kind = _begun(target, prompts, without, Path(out), progress, options)
+    work, kind = _begun(
+        target, prompts, without, Path(out), progress, options, from_corpus=from_corpus
+    )
     with work.engine() as engine:
         return kind.plan(engine)
 
@@ -200,13 +216,9 @@ def check_head(
     progress: Callable[[str], None] = logger.info,
 ) -> ServedHead:
     """Answer some prompts with a head that exists and without it, and return how it does."""
-    from ..chat.encoder import ConversationEncoder
-
     path, known = model_path(target), read_prompts([Path(each) for each in prompts])
     with contextlib.closing(open_model(path, EngineConfig(n_ctx=N_CTX))) as model:
-        encoder = ConversationEncoder(model.tokenizer)
-        texts = [encoder.render(messages) for messages in known]
-        encoded = [encoder.encode(text, continues=True) for text in texts]
+        encoded = [prompt_ids(model.tokenizer, messages) for messages in known]
     fitting = [ids for ids in encoded if len(ids) + max_tokens <= N_CTX]
     if not fitting:
         raise ConfigError(f"no prompt fits the context of {N_CTX} tokens; give shorter ones")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .. import kept_files
 from ..backends import files
 from ..engine import Engine
 from ..errors import EdgeSpecError
@@ -16,8 +18,9 @@ from ..loading.models import Reference, model_path
 from .answers import N_CTX, N_SLOTS, record
 from .gently import Pauses
 from .options import TrainOptions
-from .prompts import Messages, fingerprint, read_prompts
-from .recordings import Recordings
+from .own_prompts import own_prompts
+from .prompts import MOST, Messages, fingerprint, read_prompts
+from .recordings import OWN_PROMPTS, Recordings
 
 ADVICE = "run the same command again, which goes on from here"
 MOST_CHECKED = 24  # conversations with which a draft is served
@@ -27,24 +30,40 @@ _HELD_OUT = 20  # one prompt of so many is held out
 class Work:
     """A training in its folder.
 
-    times: the seconds of each step of the tools. pauses: waits while the machine is needed for
+    from_corpus: the user's own texts are prompts too, so the draft is private (is_private). times:
+    the seconds of each step of the tools. pauses: waits while the machine is needed for
     something else, if the training is to go gently.
     """
 
     def __init__(
         self, target: Reference, prompts: Sequence[Path], without: Sequence[Path], folder: Path,
-        options: TrainOptions, progress: Callable[[str], None], *, gently: bool = False,
+        options: TrainOptions, progress: Callable[[str], None], *,
+        from_corpus: bool = False, gently: bool = False,
     ) -> None:  # fmt: skip
         self.options, self.folder, self.progress = options, folder, progress
         self.pauses = Pauses(progress, gently=gently)
         self.path: Path = model_path(target)
-        self.prompts: list[Messages] = read_prompts(prompts, without)
+        self.is_private = from_corpus
+        self._own = self._own_prompts() if from_corpus else []
+        self.prompts: list[Messages] = read_prompts(prompts, without, self._own)
         self.times: dict[str, float] = {}
         self.recordings = Recordings(folder)
 
     def begun_with(self) -> dict[str, Any]:
         """Return the values, for JSON, that must not change between two runs."""
         return {"target": files.identity(self.path), "prompts": fingerprint(self.prompts)}
+
+    def keep_own_prompts(self) -> None:
+        """Write the user's own prompts to the folder, because there are others tomorrow."""
+        if self._own:
+            kept_files.replace(self.folder / OWN_PROMPTS, [json.dumps(self._own).encode()])
+
+    def _own_prompts(self) -> list[Messages]:
+        """Return the user's own prompts as they were when the training was begun."""
+        path = self.folder / OWN_PROMPTS
+        if path.exists():
+            return kept_files.read_json(path, list[Messages], MOST)
+        return own_prompts(self.path)
 
     @property
     def held_out(self) -> list[int]:

@@ -86,6 +86,13 @@ def test_a_plan_beside_other_programs_warns(edgespec_cli, given, prompts, monkey
     assert "warning       Other programs used 1.2 cores" in done.stdout
 
 
+def test_own_texts_need_no_file_of_prompts(edgespec_cli, given):
+    done = edgespec_cli("train", str(edgespec_cli.model), "--from-corpus", "--gently", "-o", "DIR")
+    assert done.exit_code == 0
+    assert given["from_corpus"] is True
+    assert given["gently"] is True
+
+
 def test_checking_a_head_as_json(edgespec_cli, given, prompts):
     model = str(edgespec_cli.model)
     done = edgespec_cli("train", model, "--prompts", prompts, "--check", model, "--json")
@@ -101,9 +108,10 @@ def test_forgetting_needs_no_target(edgespec_cli, given):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ((), "the model to draft for"),
-    (("MODEL",), "--prompts FILE"),
+    (("MODEL",), "--prompts PATH"),
     (("MODEL", "--prompts", "PROMPTS"), "-o DIR"),
-    (("MODEL", "--prompts", "PROMPTS", "--check", "MODEL", "-o", "DIR"), "leave --plan and -o out"),
+    (("MODEL", "--prompts", "PROMPTS", "--check", "MODEL", "-o", "DIR"), "leave --plan, -o"),
+    (("MODEL", "--from-corpus", "--check", "MODEL"), "--from-corpus out"),
     (("MODEL", "--prompts", "nowhere.txt", "-o", "DIR"), "nowhere.txt"),
     (("MODEL", "--prompts", "PROMPTS", "--kind", "moa", "-o", "DIR"), "moa"),
     (("MODEL", "--prompts", "PROMPTS", "--tokens", "0", "-o", "DIR"), "--tokens"),

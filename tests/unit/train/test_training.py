@@ -3,17 +3,21 @@
 import errno
 import json
 import shutil
+import stat
 
 import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, ConversionError, EdgeSpecError, hub
+from edgespec import ConfigError, ConversionError, EdgeSpecError, backends, hub
+from edgespec.config import EngineConfig, SpeculativeConfig
 from edgespec.convert.heads import tensors
+from edgespec.loading import drafts
 from edgespec.train import answers, features, kinds, training, work
 from edgespec.train.gently import Pauses
 from edgespec.train.kinds import eagle3
 from edgespec.train.planning import TrainingPlan
+from edgespec.train.recordings import Recordings
 from tests.helpers import head_files, libllama, tiny_models, train_jobs
 from tests.unit.train.test_planning import PLAN
 
@@ -228,3 +232,44 @@ def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_
     begin("begun with another prompts", without=[without])
     prompts.write_text("Something else.\nAnd more.")
     begin("begun with another prompts")
+
+
+def test_no_prompt_of_an_evaluation_is_recorded(target, prompts, tmp_path, monkeypatch):
+    evaluation, out = tmp_path / "evaluation.jsonl", tmp_path / "out"
+    evaluation.write_text('{"turns": ["drive to place 3.", "Drive  to place 5."]}\n')
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(eagle3, "extract", killed)
+    with pytest.raises(KeyboardInterrupt):
+        edgespec.train_head(
+            target, [prompts], out, python=tmp_path, without=[evaluation], n_tokens=10**6
+        )
+    with backends.of(target).vocabulary(target) as tokenizer:
+        asked = {b"".join(map(tokenizer.piece, each.ids[: each.n_prompt])) for each in
+                 Recordings(out).done}  # fmt: skip
+    texts = {each.decode().replace("\u2581", " ") for each in asked}
+    places = [i for i in range(40) if any(f"Drive to place {i}." in each for each in texts)]
+    assert places == [i for i in range(40) if i not in (3, 5)]
+
+
+def test_a_head_made_of_own_texts_is_private(python, target, tmp_path, monkeypatch):
+    chats = [[{"role": "user", "content": f"Where is box {i}?"}] for i in range(40)]
+    monkeypatch.setattr(work, "own_prompts", lambda _: list(chats))
+    given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 2, "vocabulary": 100}
+    out = tmp_path / "out"
+    made = edgespec.train_head(target, [], out, from_corpus=True, **given)
+    for folder in (out, made.registered.parent):
+        everything = [folder, *(path for path in folder.rglob("*") if path.suffix != ".lock")]
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in everything} == {0}
+    assert "Private: do not publish" in (made.checkpoint / "README.md").read_text()
+    assert drafts.draft_paths(target, "auto", EngineConfig()) == [made.registered]
+    assert not drafts.draft_paths(
+        target, "auto", EngineConfig(), SpeculativeConfig(draft_corpus=())
+    )
+    chats.append([{"role": "user", "content": "Said since then."}])
+    again = edgespec.train_head(target, [], out, from_corpus=True, **given)
+    assert again.n_tokens == made.n_tokens
+    assert edgespec.forget_training(out)
+    assert not (out / "own-prompts.json").exists()
