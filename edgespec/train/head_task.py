@@ -4,12 +4,13 @@ The job has, in addition to the fields that `worker.py` reads,
 
     target        the target's file; rope: "pairs" if a GGUF keeps rotated numbers as neighbours;
                   target_weights: the program that reads its embedding and output matrix
-    sizes         the fields of eagle3.Sizes
+    network       the name of a file next to this one: eagle3, medusa or mlp
+    sizes         the fields of its Sizes
     features      the folder with features.bin and features.json
     n_conversations   how many there are
     drafted       the target's ids of the tokens that the head can draft, ascending
     start         the model.safetensors of an earlier head to go on with, "" for none
-    depth         steps of the training-time test
+    depth         steps of the training-time test, or the tokens that the head drafts at once
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Task:
     def __init__(self, job: dict[str, Any], worker: Any) -> None:
         self._job, self._worker = job, worker
         self._device = worker.DEVICE
-        self._eagle3 = worker.sibling("eagle3")
-        given = dict(job["sizes"]) | {"rotation": tuple(job["sizes"]["rotation"])}
-        self._sizes = self._eagle3.Sizes(**given)
+        self._objective = worker.sibling("objective")
+        self._network = worker.sibling(job["network"])
+        self._sizes = self._network.Sizes(**job["sizes"])
         self._conversations = Conversations(Path(job["features"]), self._sizes.hidden_size)
         self.lengths = [self._conversations.n_tokens(i) for i in range(len(self._conversations))]
         held_out = set(job["held_out"])
@@ -50,7 +51,7 @@ class Task:
         self._number_of[self._drafted] = torch.arange(len(self._drafted), device=self._device)
         start["lm_head.weight"] = self._output
         self._conversations.scale = scale = self._taps_rms()
-        weights = self._eagle3.initial(self._sizes, start | earlier(job), scale, job["seed"])
+        weights = self._network.initial(self._sizes, start | earlier(job), scale, job["seed"])
         self.weights = {
             name: each.detach().to(self._device).requires_grad_() for name, each in weights.items()
         }
@@ -67,19 +68,20 @@ class Task:
 
     def loss_of(self, numbers: Sequence[int]) -> tuple[Any, list[float]]:
         """Return the loss, and the divergence at each step of the training-time test."""
-        batch = self._conversations.batch(numbers, self._eagle3.Batch, self._device)
-        loss, reported = self._eagle3.loss_of(
-            self.weights, self._sizes, self._embedding, self._output, self._number_of, batch,
-            self._job["depth"],
+        batch = self._conversations.batch(numbers, self._objective.Batch, self._device)
+        loss, reported = self._objective.loss_of(
+            self._network, self.weights, self._sizes, self._embedding, self._output,
+            self._number_of, batch, self._job["depth"],
         )  # fmt: skip
         return loss, list(reported)
 
     def hits_of(self, numbers: Sequence[int], n_drafts: int) -> list[Any]:
         """Return which guesses are right."""
-        batch = self._conversations.batch(numbers, self._eagle3.Batch, self._device)
-        right = self._eagle3.hits_of(
-            self.weights, self._sizes, self._embedding, self._drafted, batch, n_drafts
-        ).numpy()
+        batch = self._conversations.batch(numbers, self._objective.Batch, self._device)
+        right = self._objective.hits_of(
+            self._network, self.weights, self._sizes, self._embedding, self._drafted, batch,
+            n_drafts,
+        ).numpy()  # fmt: skip
         hits = []
         for i, number in enumerate(numbers):
             n_prompt = self._conversations.all[number]["n_prompt"]
@@ -90,8 +92,9 @@ class Task:
         """Write the head as model.safetensors."""
         from safetensors.torch import save_file
 
-        written = {name: each.contiguous() for name, each in weights.items()}
-        written["fc.weight"] = written["fc.weight"] / self._conversations.scale
+        scale, embedding = self._conversations.scale, self._embedding.cpu()
+        tensors = self._network.exported(weights, self._sizes, scale, embedding)
+        written = {name: each.contiguous() for name, each in tensors.items()}
         ids = self._drafted.cpu()
         written["d2t"] = ids - torch.arange(len(ids))
         written["t2d"] = torch.zeros(len(self._embedding), dtype=torch.bool)
@@ -147,7 +150,7 @@ class Conversations:
         self._states = states.reshape(-1, 4 * hidden_size)
         self._hidden_size = hidden_size
         self.scale = torch.ones(3 * hidden_size)  # `batch` divides the layers' states by this
-        self.likeliest: dict[int, Any] = {}  # of conversations, as in eagle3.Batch; zeros elsewhere
+        self.likeliest: dict[int, Any] = {}  # as in objective.Batch; zeros elsewhere
 
     def __len__(self) -> int:
         return len(self.all)
@@ -163,7 +166,7 @@ class Conversations:
         return torch.from_numpy(rows).view(torch.bfloat16).float()
 
     def batch(self, numbers: Sequence[int], batch_type: Any, device: str) -> Any:
-        """Return these conversations as an eagle3.Batch, padded on the right."""
+        """Return these conversations as an objective.Batch, padded on the right."""
         n, d = max(map(self.n_tokens, numbers)), self._hidden_size
         ids = torch.zeros(len(numbers), n, dtype=torch.long)
         states = torch.zeros(len(numbers), n, 4 * d)
@@ -183,7 +186,7 @@ class Conversations:
 
 def target_weights(job: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     """Return a target's embedding and output matrix, float32 [vocab_size, d], and the weights of
-    its last layer by the names of the head's, as far as they are known.
+    its last layer by the names of an EAGLE-3 head's, as far as they are known.
     """
     path, sizes = Path(job["target"]), job["sizes"]
     read = runpy.run_path(job["target_weights"])
@@ -191,7 +194,8 @@ def target_weights(job: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         read["from_graph"] if path.suffix == ".onnx" else read["from_gguf"]
     )
     both = [torch.from_numpy(from_file(path, name)) for name in ("embed_tokens", "lm_head")]
-    start = last_layer(path, sizes, job["rope"]) if path.suffix == ".gguf" else {}
+    reads_layer = job["network"] == "eagle3" and path.suffix == ".gguf"
+    start = last_layer(path, sizes, job["rope"]) if reads_layer else {}
     return both[0], both[1], start
 
 

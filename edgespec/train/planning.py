@@ -162,7 +162,7 @@ def head_curve(target: Curve, path: Path, shape: Shape) -> Curve:
     """Return the expected seconds of a head's guesses: its share of the target's bytes, because
     reading weights is what takes time.
     """
-    share = shape.n_weights * _HEAD_BYTES / files.size_of(path)
+    share = shape.n_read * _HEAD_BYTES / files.size_of(path)
     return Curve((0,), (1,), ((share * target(1, SHORT_CACHE),),))
 
 

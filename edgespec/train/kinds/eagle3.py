@@ -1,157 +1,35 @@
-"""EAGLE-3 heads: features of the target, training in the tools' environment, export."""
+"""EAGLE-3 heads: one layer of the target's own kind."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
-import os
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from ... import kept_files
 from ...backends import files
-from ...config import EngineConfig
 from ...convert import tools
-from ...convert.heads.conversion import convert_head
-from ...costs.governed import GovernedModel
-from ...costs.threads import governor_of
-from ...device import LoadMeter
-from ...engine import Engine
-from ...loading.models import open_model
-from ..answers import N_CTX
-from ..earlier import earlier_head
-from ..features import extract
-from ..planning import TrainingPlan, make_plan, matrix_flops
 from ..shape import Shape, shape_for
-from ..work import ADVICE, Work
+from ..work import ADVICE
 from . import register
-from .base import Kind, MadeDraft
+from .heads import WORKER, HeadKind
 
-WORKER = Path(__file__).parents[1] / "worker.py"
-GGUF_FILE = Path(__file__).parents[1] / "gguf_file.py"
-TARGET_WEIGHTS = Path(tools.__file__).with_name("heads") / "target_weights.py"
+GGUF_FILE = WORKER.with_name("gguf_file.py")
 
 
 @register("eagle3", "a head that reads three layers of the target")
-class Eagle3(Kind):
-    """Makes a head of one layer of the target's own kind (arXiv 2503.01840).
+class Eagle3(HeadKind):
+    """Makes a head of one layer of the target's own kind (arXiv 2503.01840)."""
 
-    It is trained further from the folder `head` of an earlier training, if the options name one.
-    """
+    name = network = "eagle3"
+    title = "EAGLE-3 head"
 
-    name = "eagle3"
+    def new_shape(self, n_drafted: int) -> Shape:
+        """Return the shape of a head that can draft at most so many different tokens."""
+        return shape_for(self.work.path, n_drafted)
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        start = work.options.start
-        self.start = earlier_head(Path(start)) if start else None
-        n_drafted = len(self.start.drafted) if self.start else work.options.vocabulary
-        self.shape: Shape = shape_for(work.path, n_drafted)
-        if self.start:
-            self.start.check(self.shape)
-
-    def begun_with(self) -> dict[str, Any]:
-        """Return the identity of the earlier head, None if there is none."""
-        return {"start": self.start and self.start.identity}
-
-    def plan(self, engine: Engine) -> TrainingPlan:
-        """Measure this device and return the plan."""
-        o, work = self.work.options, self.work
-        work.progress("measuring what this device needs and takes")
-        return make_plan(
-            engine, work.path, self.shape, work.folder, o.n_tokens, work.recordings.n_tokens,
-            o.passes, 60 * o.minutes, o.depth, matrix_flops(),
-        )  # fmt: skip
-
-    def make(self, python: Path) -> MadeDraft:
-        """Extract the features, train, and write the head."""
-        self._extract()
-        self._train(python)
-        result = kept_files.read_json(self.folder / "result.json", dict)
-        path = self._export(python)
-        return MadeDraft(
-            path, self.checkpoint, "EAGLE-3 head", self.shape.license, self._facts(result),
-            result["checked"]["acceptance"],
-        )  # fmt: skip
-
-    @property
-    def checkpoint(self) -> Path:
-        """The folder of the exported checkpoint."""
-        return self.folder / "head"
-
-    def _extract(self) -> None:
-        """Write the target's hidden states for the recorded answers."""
+    def export(self, python: Path) -> Path:
+        """Write the head as a GGUF for a GGUF target, else as ONNX graphs; return its path."""
         work = self.work
-        work.progress("hidden states")
-        meter = LoadMeter()
-        with contextlib.closing(open_model(work.path, EngineConfig(n_ctx=N_CTX))) as model:
-            governor = governor_of(model, [model], meter)  # fewer threads while others run
-            governed = GovernedModel(model, governor) if governor else model
-            extract(governed, self.shape.layers, work.recordings.done, work.folder, work.pauses)
-
-    def _train(self, python: Path) -> None:
-        """Train in the tools' environment, or go on with it."""
-        job = json.dumps(self.job()).encode()
-        path = self.folder / "job.json"
-        if not path.exists() or path.read_bytes() != job:
-            for name in ("state.pt", "result.json"):
-                (self.folder / name).unlink(missing_ok=True)
-            kept_files.replace(path, [job])
-        if (self.folder / "result.json").exists():
-            return
-        work = self.work
-        given = {"job": str(path), "parent": os.getpid()}
-        tools.run_worker(
-            python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
-            beside=functools.partial(work.pauses.of_worker, self.folder),
-        )  # fmt: skip
-
-    def job(self) -> dict[str, Any]:
-        """Return the worker's job."""
-        o, work = self.work.options, self.work
-        return {
-            "task": "head_task",
-            "target": str(work.path.resolve()), "target_weights": str(TARGET_WEIGHTS),
-            "rope": "pairs" if self.shape.paired else "halves", "sizes": self.shape.sizes(),
-            "features": str(work.folder.resolve()), "folder": str(self.folder.resolve()),
-            "drafted": self._drafted(),
-            "n_conversations": len(work.recordings.done),  # more of them: it begins anew
-            "start": str(self.start.path.resolve()) if self.start else "",
-            "held_out": work.held_out, "checked": work.checked, "depth": o.depth,
-            "n_steps": o.n_steps, "passes": o.passes, "seconds": 60 * o.minutes,
-            "batch_tokens": o.batch_tokens, "rate": o.rate, "seed": o.seed,
-        }  # fmt: skip
-
-    def _drafted(self) -> list[int]:
-        """Return the tokens that the head can draft: those of an earlier head, or the most frequent
-        ones of the answers that are trained with, then those with the lowest ids, which
-        vocabularies made first.
-        """
-        if self.start:
-            return self.start.drafted
-        answers, n = self.work.answers, self.shape.target.vocab_size
-        counts = np.bincount(np.concatenate(answers), minlength=n)
-        order = np.argsort(-counts, kind="stable")
-        return sorted(order[: self.shape.n_drafted].tolist())
-
-    def _export(self, python: Path) -> Path:
-        """Write the checkpoint, and the head in the target's format; return the latter."""
-        work = self.work
-        self.checkpoint.mkdir(exist_ok=True)
-        shutil.copyfile(self.folder / "model.safetensors", self.checkpoint / "model.safetensors")
-        config = json.dumps(self.shape.config(), indent=1)
-        (self.checkpoint / "config.json").write_text(config, "utf-8")
         if files.has_folder(work.path):
-            folder = self.folder / "onnx"
-            shutil.rmtree(folder, ignore_errors=True)
-            return convert_head(
-                self.checkpoint, work.path, folder, python=python, progress=work.progress
-            ).path  # fmt: skip
+            return super().export(python)
         path = self.folder / f"eagle3-{work.path.stem}.gguf"
         job = {
             "checkpoint": str(self.checkpoint / "model.safetensors"), "target": str(work.path),
@@ -164,14 +42,3 @@ class Eagle3(Kind):
             python, job, self.folder, work.progress, work.times, GGUF_FILE, advice=ADVICE
         )
         return path
-
-    def _facts(self, result: Mapping[str, Any]) -> dict[str, str]:
-        """Return what is special about the head, for its card."""
-        shape = self.shape
-        return {
-            "reads": f"the inputs of the layers {', '.join(map(str, shape.layers))}",
-            "drafts": f"{shape.n_drafted} of {shape.target.vocab_size} tokens",
-            "weights": f"{shape.n_weights / 1e6:.1f} million",
-            "training": f"{result['n_steps']} steps, training-time test of "
-            f"{self.work.options.depth}, best at step {result['best_step']}",
-        }

@@ -12,10 +12,11 @@ import edgespec
 from edgespec import ConfigError, ConversionError, EdgeSpecError, backends, hub
 from edgespec.config import EngineConfig, SpeculativeConfig
 from edgespec.convert.heads import tensors
+from edgespec.convert.heads.conversion import convert_head
 from edgespec.loading import drafts
 from edgespec.train import answers, features, kinds, training, work
 from edgespec.train.gently import Pauses
-from edgespec.train.kinds import eagle3
+from edgespec.train.kinds import heads
 from edgespec.train.planning import TrainingPlan
 from edgespec.train.recordings import Recordings
 from tests.helpers import head_files, libllama, tiny_models, train_jobs
@@ -38,7 +39,7 @@ def python():
 def target(tmp_path, monkeypatch):
     """Return a tiny target. The folder of models is empty, and no time is spent on measuring."""
     monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
-    monkeypatch.setattr(eagle3, "make_plan", lambda *_: TrainingPlan(**plan))
+    monkeypatch.setattr(heads, "make_plan", lambda *_: TrainingPlan(**plan))
     plan = PLAN | {"n_tokens": N_TOKENS, "disk": 1 << 20, "free_disk": 1 << 30}
     return tiny_models.write(tmp_path, "llama")
 
@@ -59,10 +60,10 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(eagle3, "extract", killed)
+    monkeypatch.setattr(heads, "extract", killed)
     with pytest.raises(KeyboardInterrupt):
         edgespec.train_head(target, [prompts], out, progress=said.append, **given)
-    monkeypatch.setattr(eagle3, "extract", features.extract)
+    monkeypatch.setattr(heads, "extract", features.extract)
     recorded = (out / "answers.jsonl").read_bytes()
     made = edgespec.train_head(target, [prompts], out, progress=said.append, **given)
     assert (out / "answers.jsonl").read_bytes() == recorded
@@ -93,7 +94,7 @@ def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypa
     prompts.write_text("\n".join(f"Bring box {i} to place {i % 7}." for i in range(120)))
     n_tokens = 4000
     plan = TrainingPlan(**PLAN | {"n_tokens": n_tokens, "disk": 1 << 20, "free_disk": 1 << 30})
-    monkeypatch.setattr(eagle3, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(heads, "make_plan", lambda *_: plan)
     options = {"n_tokens": n_tokens, "n_steps": 200}
     made = edgespec.train_head(target, [prompts], out, python=python, **options)
     chosen = training.TrainOptions(**options)
@@ -141,7 +142,7 @@ def test_what_is_no_earlier_head_of_the_target(target, prompts, tmp_path, conten
 
 def test_what_cannot_pay_is_not_begun_unless_it_is_forced(target, prompts, tmp_path, monkeypatch):
     plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
-    monkeypatch.setattr(eagle3, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(heads, "make_plan", lambda *_: plan)
     with pytest.raises(EdgeSpecError, match="does not pay here"):
         edgespec.train_head(target, [prompts], tmp_path / "out", python=tmp_path, n_tokens=N_TOKENS)
     assert not (tmp_path / "out" / "answers.jsonl").exists()
@@ -150,7 +151,7 @@ def test_what_cannot_pay_is_not_begun_unless_it_is_forced(target, prompts, tmp_p
 def test_a_plan_that_is_not_reliable_is_made_again(target, prompts, tmp_path, monkeypatch):
     given, said = {"python": tmp_path, "n_tokens": N_TOKENS}, []
     plans = [PLAN | {"good_gain": 0.8, "others": 1.4}, PLAN | {"good_gain": 0.7}]
-    monkeypatch.setattr(eagle3, "make_plan", lambda *_: TrainingPlan(**plans.pop(0)))
+    monkeypatch.setattr(heads, "make_plan", lambda *_: TrainingPlan(**plans.pop(0)))
     with pytest.raises(EdgeSpecError, match=r"pay here.*0\.80.*Other programs used 1\.4 cores"):
         edgespec.train_head(target, [prompts], tmp_path / "out", progress=said.append, **given)
     assert any("plan again while nothing else runs" in each for each in said)
@@ -159,7 +160,7 @@ def test_a_plan_that_is_not_reliable_is_made_again(target, prompts, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("module", "stage"), [(work, "record"), (eagle3, "extract"), (training, "register")]
+    ("module", "stage"), [(work, "record"), (heads, "extract"), (training, "register")]
 )
 def test_a_full_disk_is_a_sentence_and_later_runs_go_on(
     python, target, prompts, tmp_path, monkeypatch, module, stage
@@ -218,7 +219,7 @@ def test_impossible_options(target, prompts, tmp_path, options, message):
 
 def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_path, monkeypatch):
     plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
-    monkeypatch.setattr(eagle3, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(heads, "make_plan", lambda *_: plan)
 
     def begin(message, target=target, without=()):
         given = {"python": tmp_path, "without": without, "n_tokens": N_TOKENS}
@@ -241,7 +242,7 @@ def test_no_prompt_of_an_evaluation_is_recorded(target, prompts, tmp_path, monke
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(eagle3, "extract", killed)
+    monkeypatch.setattr(heads, "extract", killed)
     with pytest.raises(KeyboardInterrupt):
         edgespec.train_head(
             target, [prompts], out, python=tmp_path, without=[evaluation], n_tokens=10**6
@@ -273,3 +274,27 @@ def test_a_head_made_of_own_texts_is_private(python, target, tmp_path, monkeypat
     assert again.n_tokens == made.n_tokens
     assert edgespec.forget_training(out)
     assert not (out / "own-prompts.json").exists()
+
+
+@pytest.mark.parametrize("name", ["medusa", "mlp"])
+def test_heads_without_a_cache_accept_as_much_as_was_simulated(
+    python, target, prompts, tmp_path, name
+):
+    pytest.importorskip("onnxruntime")
+    given = {"python": python, "n_tokens": N_TOKENS, "kind": name, "vocabulary": 150}
+    made = edgespec.train_head(target, [prompts], tmp_path / "out", n_steps=150, **given)
+    facts = edgespec.inspect_head(made.path)
+    assert facts.kind == {"medusa": "medusa", "mlp": "mlp_speculator"}[name]
+    assert facts.n_drafted == 150
+    assert facts.max_depth == 3
+    exact = convert_head(
+        made.checkpoint, target, tmp_path / "exact", precision="fp32", python=python
+    ).path
+    options = training.TrainOptions(n_tokens=N_TOKENS, kind=name)
+    own = work.Work(target, [prompts], (), tmp_path / "out", options, print)
+    served = training.serve(target, exact, own.asked, NEVER, loop=answers.LOOP)
+    assert made.simulated_length > 1.2
+    assert served.acceptance_length - 1 == pytest.approx(made.simulated_length - 1, rel=0.01)
+    still = {"n_steps": 1, "rate": 1e-12, "start": made.checkpoint}
+    further = edgespec.train_head(target, [prompts], tmp_path / "further", **given, **still)
+    assert further.simulated == pytest.approx(made.simulated, abs=0.02)

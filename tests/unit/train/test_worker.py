@@ -11,7 +11,7 @@ import pytest
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
 from edgespec.train.gently import PAUSE
-from edgespec.train.kinds import eagle3 as kind
+from edgespec.train.kinds import heads as kind
 from tests.helpers import train_checks, train_jobs
 
 
@@ -19,9 +19,8 @@ from tests.helpers import train_checks, train_jobs
 def checks():
     """Return what the helper found that compares torch with NumPy."""
     program = Path(train_checks.__file__)
-    eagle3 = kind.WORKER.with_name("eagle3.py")
     done = subprocess.run(
-        [str(train_jobs.python()), "-I", str(program), str(eagle3)],
+        [str(train_jobs.python()), "-I", str(program), str(kind.WORKER.parent)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
