@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     option(
         "--from",
         "start",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        metavar="HEAD",
-        help="The folder `head` of an earlier training for the same target: that head is trained "
-        "further, instead of a new one.",
+        type=ModelType(),
+        metavar="DRAFT",
+        help="What is trained further: for a head, the folder `head` of an earlier training for "
+        "the same target, instead of a new one; for distill, a GGUF of the same tokenizer.",
     ),
     option(
         "--tokens",
@@ -176,11 +176,31 @@ def _done(
     return made, {
         "made": f"{made.path}",
         "checkpoint": f"{made.checkpoint}, with a card",
-        "registered": f"{made.registered}: loads of {target} find it",
+        "registered": f"{made.registered}: loads of {target} find it"
+        if made.registered
+        else "not registered: the draft before is as fast",
         "data": f"{made.n_tokens} tokens in {made.n_answers} answers to {made.n_done} prompts; "
         f"{made.n_skipped} prompts skipped, {made.n_failed} failed",
-        "simulated": f"acceptance length {made.simulated_length:.2f}",
-    } | _served(made.served)
+    } | _simulated(made) | _served(made.served) | _compared(made)
+
+
+def _simulated(made: edgespec.TrainedHead) -> dict[str, str]:
+    """Return what to say of the simulation in training, if there was one."""
+    if not made.simulated:
+        return {}
+    return {"simulated": f"acceptance length {made.simulated_length:.2f}"}
+
+
+def _compared(made: edgespec.TrainedHead) -> dict[str, str]:
+    """Return what to say of a draft model that was changed."""
+    if made.paired is None:
+        return {}
+    paired = made.paired
+    return {
+        "before": f"acceptance length {paired.before.acceptance_length:.2f}; now "
+        f"{paired.difference:+.2f} ({paired.difference_low:+.2f} to {paired.difference_high:+.2f})",
+        "result": paired.sentence,
+    }
 
 
 def _served(served: edgespec.ServedHead) -> dict[str, str]:
@@ -205,7 +225,7 @@ def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
         for (stage, seconds), rate in zip(
             plan.seconds.items(),
             (plan.answers_per_s, plan.features_per_s, plan.training_per_s),
-            strict=True,
+            strict=False,
         )
     }
     return times | {

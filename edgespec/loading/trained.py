@@ -1,4 +1,4 @@
-"""Heads that were trained here: where they are kept, and the file that each was trained for."""
+"""Heads and draft models that were trained here: where they are kept, and for which file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from .. import hub, kept_files
 from ..backends import files
+from .models import is_head
 
 logger = logging.getLogger("edgespec.loading")
 
@@ -30,14 +31,16 @@ class _Note(msgspec.Struct):
 
 
 def register(head: Path, target: Path, *, private: bool = False) -> Path:
-    """Copy a head to the folder of models, where loads of its target find it; return the copy.
+    """Copy a head or a draft model to the folder of models, where loads of its target find it;
+    return the copy.
 
-    head: a GGUF, or the folder of a converted head. An earlier head of the same target is replaced.
-    private: it was made of the user's own texts, so only this user can read the copy.
+    head: a GGUF, or a folder with a graph. An earlier head of the same target is replaced by a
+    head, and a draft model by a draft model. private: it was made of the user's own texts, so only
+    this user can read the copy.
     """
-    folder = (
-        hub.models_dir() / f"{files.stem_of(files.label(target)).replace('/', '-')}-trained-head"
-    )
+    what = "head" if is_head(files.only_graph(head) if head.is_dir() else head) else "draft"
+    name = files.stem_of(files.label(target)).replace("/", "-")
+    folder = hub.models_dir() / f"{name}-trained-{what}"
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, mode=0o700 if private else 0o777)
@@ -57,7 +60,7 @@ def register(head: Path, target: Path, *, private: bool = False) -> Path:
 
 
 def trained_for(target: Path) -> Iterator[Path]:
-    """Yield the heads that were trained here for exactly this file.
+    """Yield the heads and draft models that were trained here for exactly this file.
 
     A head that was trained for another file of the same name is left out, with a warning.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ def card(trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool) 
     """Return the model card of a draft as Markdown; it is `private` if made of the user's texts."""
     name, size, start = files.identity(target)
     served = trained.served
-    places = range(1, len(served.acceptance) + 1)
     lines = [
         "---", f"license: {made.license}", "library_name: edgespec", "---", "",
         f"# {made.title} for {name}", "",
@@ -41,11 +41,36 @@ def card(trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool) 
         f"| licence | that of the target ({made.license}) and of the prompts |", "",
         f"Acceptance for {served.n_answers} prompts that were held out, drafts of "
         f"{len(served.acceptance)} tokens:", "",
-        "| | simulated in training | served by edgespec |", "| --- | ---: | ---: |",
-        *(f"| token {i} | {a:.3f} | {b:.3f} |"
-          for i, a, b in zip(places, trained.simulated, served.acceptance, strict=True)),
-        f"| acceptance length | {trained.simulated_length:.3f} | {served.acceptance_length:.3f} |",
-        "", f"Speed on the device that made it: {served.gain:.2f} times as fast as plain decoding "
+        *_table({
+            "simulated in training": (trained.simulated_length, trained.simulated),
+            "served by edgespec": (served.acceptance_length, served.acceptance),
+        } | _before(trained)), "",
+        f"Speed on the device that made it: {served.gain:.2f} times as fast as plain decoding "
         f"(95% interval {served.gain_low:.2f}–{served.gain_high:.2f}).", "",
     ]  # fmt: skip
+    if compared := trained.paired:
+        lines += [
+            f"{compared.sentence} The acceptance length changed by {compared.difference:+.3f} "
+            f"(95% interval {compared.difference_low:+.3f} to {compared.difference_high:+.3f}). A "
+            f"drafted token takes {1000 * compared.token_s:.1f} ms, "
+            f"{1000 * compared.token_s_before:.1f} ms before.", "",
+        ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _before(trained: TrainedHead) -> dict[str, tuple[float, Sequence[float]]]:
+    """Return the column of the draft model that was changed."""
+    if trained.paired is None:
+        return {}
+    before = trained.paired.before
+    return {"served before": (before.acceptance_length, before.acceptance)}
+
+
+def _table(columns: Mapping[str, tuple[float, Sequence[float]]]) -> list[str]:
+    """Return a table of acceptance lengths and the acceptance at each place, as far as known."""
+    known = {name: each for name, each in columns.items() if each[1]}
+    lines = [f"| | {' | '.join(known)} |", f"| --- |{' ---: |' * len(known)}"]
+    for i, row in enumerate(zip(*(shares for _, shares in known.values()), strict=True), 1):
+        lines.append(f"| token {i} | {' | '.join(f'{share:.3f}' for share in row)} |")
+    lengths = " | ".join(f"{length:.3f}" for length, _ in known.values())
+    return [*lines, f"| acceptance length | {lengths} |"]

@@ -18,8 +18,9 @@ class TrainOptions:
     answers to train with. minutes: the time of the training itself; 0 for eight passes over the
     answers. vocabulary: most tokens that the draft may guess; the most frequent ones are taken.
     seed: of all random numbers. depth: steps of the training-time test. batch_tokens: most tokens
-    of a batch. rate: the highest learning rate. n_steps: optimiser steps in place of passes or
-    minutes, 0 for these. start: what is trained further; its kind says what that can be.
+    of a batch. rate: the highest learning rate, 0 for that of the kind. n_steps: optimiser steps in
+    place of passes or minutes, 0 for these. n_layers: layers of a draft model that are trained, the
+    last ones. start: what is trained further; its kind says what that can be.
     """
 
     kind: str = "auto"
@@ -29,15 +30,16 @@ class TrainOptions:
     seed: int = 0
     depth: int = 3
     batch_tokens: int = 1024
-    rate: float = 2e-3
+    rate: float = 0.0
     n_steps: int = 0
+    n_layers: int = 4
     start: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_tokens", "vocabulary", "depth", "batch_tokens", "rate"):
+        for name in ("n_tokens", "vocabulary", "depth", "batch_tokens", "n_layers"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be more than 0, got {getattr(self, name)!r:.40}")
-        for name in ("minutes", "seed", "n_steps"):
+        for name in ("minutes", "seed", "n_steps", "rate"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)!r:.40}")
 

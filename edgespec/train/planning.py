@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import files
+from ..backends.base import FileModel
 from ..backends.heads import FINAL
 from ..config import EngineConfig
 from ..costs.curves import Curve
@@ -37,9 +38,9 @@ GOOD = 0.75
 with drafts of five tokens, more than most published heads reach."""
 
 WANTED_GAIN = 1.15
-_PASSES_FLOPS = 6  # operations for each weight, token and step of the training-time test
-_LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
-_TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
+PASS_FLOPS = 6  # operations for each weight, token and step of the training-time test
+LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
+TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
 _HEAD_BYTES = 1.07  # for each weight of a head of 8 bits
 _SPEED_PROMPT = "List some things that one can see in a harbour, and say what each is for."
 _SPEED_TOKENS = 64
@@ -108,12 +109,12 @@ class TrainingPlan:
             )
         if not self.pays:
             return (
-                "It does not pay here: even with a good head, drafting would be "
+                "It does not pay here: even with a good draft, drafting would be "
                 f"{self.good_gain:.2f} times as fast as plain decoding on this device."
             )
         hours, needed = sum(self.seconds.values()) / 3600, f"{self.break_even:.2f}"
         return (
-            f"In about {hours:.1f} hours it makes a head with an expected acceptance length of "
+            f"In about {hours:.1f} hours it makes a draft with an expected acceptance length of "
             f"{self.expected:.2f}; this device needs {needed} to break even."
         )
 
@@ -180,12 +181,11 @@ def make_plan(
     answers = answers_per_s(engine)
     curve, features = target_speed(path, shape.layers)
     load = meter.look()
-    draft, n = head_curve(curve, path, shape), n_tokens * _LONGER
-    training = flops / (_PASSES_FLOPS * depth * shape.n_weights)
+    draft, n = head_curve(curve, path, shape), n_tokens * LONGER
+    training = flops / (PASS_FLOPS * depth * shape.n_weights)
     best, _ = speedup(curve, draft, GOOD)
     expected = expected_length(n_tokens)
     expected_gain, _ = speedup(curve, draft, rate_of(expected, 3))
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     return TrainingPlan(
         n_tokens, answers, features, training,
         {
@@ -194,12 +194,18 @@ def make_plan(
             "training": seconds or passes * n_tokens / training,
         },
         int(n * bytes_a_token(shape.target.hidden_size)),
-        shutil.disk_usage(nearest).free,
-        _TRAINED_BYTES * shape.n_weights
+        free_disk(folder),
+        TRAINED_BYTES * shape.n_weights
         + 12 * shape.target.vocab_size * shape.target.hidden_size,
         length_for(curve, draft, 1.0 + 1e-9), length_for(curve, draft, WANTED_GAIN), expected,
         expected_gain, best, load.others if load else 0.0,
     )  # fmt: skip
+
+
+def free_disk(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist."""
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(nearest).free
 
 
 def answers_per_s(engine: Engine) -> float:
@@ -222,23 +228,36 @@ def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
     """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
     reads text and gives the hidden states of these layers and the final ones.
 
-    Times that were measured while other programs ran are neither used nor kept. Raises ConfigError
-    for a target that does not give these states.
+    Raises ConfigError for a target that does not give these states.
     """
     with contextlib.closing(open_model(path, EngineConfig(n_ctx=512))) as target:
-        curve = kept_curve(target, quiet=True)
-        if curve is None:
-            meter = LoadMeter()
-            curve = measure(target, widths=QUICK)
-            load = meter.look()
-            if load is None or load.others <= BUSY:
-                keep_curve(target, curve)
-        tokens = [5] * 256
-        target.truncate(0)
+        curve = curve_of(target)
         target.tap((*layers, FINAL))
-        began = time.monotonic()
-        target.decode(tokens)
-        return curve, len(tokens) / (time.monotonic() - began)
+        return curve, reading_per_s(target)
+
+
+def curve_of(model: FileModel) -> Curve:
+    """Return t(n) of a model, measured now unless it is known.
+
+    Times that were measured while other programs ran are neither used nor kept.
+    """
+    curve = kept_curve(model, quiet=True)
+    if curve is None:
+        meter = LoadMeter()
+        curve = measure(model, widths=QUICK)
+        load = meter.look()
+        if load is None or load.others <= BUSY:
+            keep_curve(model, curve)
+    return curve
+
+
+def reading_per_s(model: FileModel) -> float:
+    """Measure how many tokens of text a model reads in a second."""
+    model.truncate(0)
+    tokens = [5] * 256
+    began = time.monotonic()
+    model.decode(tokens)
+    return len(tokens) / (time.monotonic() - began)
 
 
 def matrix_flops() -> float:

@@ -17,7 +17,8 @@ MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
 OWN_PROMPTS = "own-prompts.json"
 _OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
     MANIFEST, ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "job.json",
-    "state.pt", "state.partial", "pause", "model.safetensors", "result.json", "convert.log",
+    "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json", "states.bin",
+    "model.safetensors", "result.json", "convert.log",
 )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ class ServedHead:
     end of an answer, as acceptance_length and acceptance: the share of drafts of which the token at
     each place was accepted. texts_equal: the share of answers that are the same as without drafts.
     gain: the speedup with the adaptive policy over plain decoding, for the same prompts in turns,
-    and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles).
+    and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles). answers:
+    for each answer with these drafts, the number of steps and of accepted tokens.
     """
 
     n_answers: int
@@ -40,6 +41,7 @@ class ServedHead:
     gain: float
     gain_low: float
     gain_high: float
+    answers: tuple[tuple[int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -86,6 +88,7 @@ def serve(
     return ServedHead(
         len(drafted), sum(len(each.token_ids) for each in drafted), 1 + sum(accepted) / steps,
         tuple(n / steps for n in accepted), float(np.mean(equal)), gain, low, high,
+        tuple((steps, sum(accepted)) for steps, accepted in map(_counted, ([a] for a in drafted))),
     )  # fmt: skip
 
 

@@ -184,7 +184,7 @@ def shape_for(path: Path, vocabulary: int, make: Callable[..., Shape] = Shape) -
     of its attention.
     """
     target = target_sizes(path)
-    known = _of_folder(path) if has_folder(path) else _of_gguf(path)
+    known = of_folder(path) if has_folder(path) else of_gguf(path)
     if lacking := [name for name in ("n_heads", "head_dim", "feed_forward") if not known[name]]:
         raise ConfigError(
             f"{path} does not state the {lacking[0]} of its layers, which a head's layer would "
@@ -194,7 +194,8 @@ def shape_for(path: Path, vocabulary: int, make: Callable[..., Shape] = Shape) -
     return make(target, layers, n_drafted=min(vocabulary, target.vocab_size), **known)
 
 
-def _of_gguf(path: Path) -> dict[str, Any]:
+def of_gguf(path: Path) -> dict[str, Any]:
+    """Return the fields of a Shape that a GGUF states."""
     known = backends.of(path).inspect_metadata(path)
 
     def number(name: str, otherwise: int = 0) -> int:
@@ -216,7 +217,8 @@ def _of_gguf(path: Path) -> dict[str, Any]:
     }
 
 
-def _of_folder(path: Path) -> dict[str, Any]:
+def of_folder(path: Path) -> dict[str, Any]:
+    """Return the fields of a Shape that the config.json next to a file states."""
     config = read_config(path.parent)
     n_heads = config.num_attention_heads
     base = (config.rope_parameters or {}).get("rope_theta") or config.rope_theta or 10000.0

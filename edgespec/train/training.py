@@ -26,8 +26,9 @@ from . import kinds, recordings
 from .answers import LOOP, N_CTX, prompt_ids
 from .card import card
 from .gently import Pauses
-from .kinds.base import Kind
+from .kinds.base import Kind, MadeDraft
 from .options import TrainOptions
+from .paired import PairedDraft, paired
 from .planning import TrainingPlan
 from .prompts import read_prompts
 from .serving import ServedHead, serve
@@ -42,20 +43,22 @@ _LEAST_FREE = 1 << 20  # bytes: a tool that failed with less than this had no ro
 
 @dataclass(frozen=True, slots=True)
 class TrainedHead:
-    """A head that was trained here.
+    """A head or a draft model that was trained here.
 
-    path: the head that drafts: a GGUF or a folder of ONNX graphs. checkpoint: the folder with
-    model.safetensors in SafeAILab's names, config.json and the card. registered: the copy that
-    loads of the target find. simulated: the mean acceptance length computed in training and the
-    acceptance at each place of a draft, for the conversations with which `served` was measured.
-    n_answers, n_tokens: the answers that were recorded, and their tokens. n_done, n_skipped,
-    n_failed: what came of the prompts, which are as many; a prompt is skipped if it is too long,
-    and if there were enough answers without it.
+    path: what drafts: a GGUF or a folder of ONNX graphs. checkpoint: the folder with the card; a
+    head's has model.safetensors in SafeAILab's names and config.json, too. registered: the copy
+    that loads of the target find, None if a changed draft model is no faster than it was before.
+    simulated: the mean acceptance length computed in training and the acceptance at each place of a
+    draft, for the conversations with which `served` was measured; 0 and () if none was computed.
+    paired: what a changed draft model gains over the one before. n_answers, n_tokens: the answers
+    that were recorded, and their tokens. n_done, n_skipped, n_failed: what came of the prompts,
+    which are as many; a prompt is skipped if it is too long, and if there were enough answers
+    without it.
     """
 
     path: Path
     checkpoint: Path
-    registered: Path
+    registered: Path | None
     plan: TrainingPlan
     n_tokens: int
     n_answers: int
@@ -65,12 +68,15 @@ class TrainedHead:
     simulated_length: float
     simulated: tuple[float, ...]
     served: ServedHead
+    paired: PairedDraft | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         known = asdict(self) | {"plan": self.plan.to_dict()}
-        return known | {name: str(known[name]) for name in ("path", "checkpoint", "registered")}
+        registered = str(self.registered) if self.registered else None
+        paths = {name: str(known[name]) for name in ("path", "checkpoint")}
+        return known | paths | {"registered": registered}
 
 
 def train_head(
@@ -151,18 +157,31 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     if work.is_private:
         kept_files.protect(kind.folder)
     served = serve(work.path, made.path, work.asked, work.pauses, loop=LOOP)
+    compared = _compared(work, made, served)
+    is_slower = compared is not None and compared.speed <= 1
     n_done, n_failed = work.recordings.n_prompts("done"), work.recordings.n_prompts("failed")
-    simulated = tuple(made.simulated[len(served.acceptance) - 1])
+    simulated = tuple(made.simulated[len(served.acceptance) - 1]) if made.simulated else ()
     trained = TrainedHead(
         made.path, made.checkpoint,
-        register(made.path, work.path, private=work.is_private), plan, work.recordings.n_tokens,
-        len(work.recordings.done), n_done, len(work.prompts) - n_done - n_failed, n_failed,
-        1 + sum(simulated), simulated, served,
-        {step: round(s, 1) for step, s in work.times.items()},
+        None if is_slower else register(made.path, work.path, private=work.is_private), plan,
+        work.recordings.n_tokens, len(work.recordings.done), n_done,
+        len(work.prompts) - n_done - n_failed, n_failed, 1 + sum(simulated) if simulated else 0.0,
+        simulated, served, compared, {step: round(s, 1) for step, s in work.times.items()},
     )  # fmt: skip
     text = card(trained, made, work.path, private=work.is_private)
     kept_files.replace(made.checkpoint / "README.md", [text.encode()])
     return trained
+
+
+def _compared(work: Work, made: MadeDraft, served: ServedHead) -> PairedDraft | None:
+    """Return what a draft model gained over the one that it was made from, None if there is
+    none.
+    """
+    if made.before is None:
+        return None
+    work.progress("the draft model before")
+    before = serve(work.path, made.before, work.asked, work.pauses, loop=LOOP)
+    return paired(work.path, made.before, made.path, before, served)
 
 
 def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:

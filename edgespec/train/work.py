@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import kept_files
 from ..backends import files
 from ..engine import Engine
@@ -30,9 +32,9 @@ _HELD_OUT = 20  # one prompt of so many is held out
 class Work:
     """A training in its folder.
 
-    from_corpus: the user's own texts are prompts too, so the draft is private (is_private). times:
-    the seconds of each step of the tools. pauses: waits while the machine is needed for
-    something else, if the training is to go gently.
+    target: the model as the user named it; path: its file. from_corpus: the user's own texts are
+    prompts too, so the draft is private (is_private). times: the seconds of each step of the tools.
+    pauses: waits while the machine is needed for something else, if the training is to go gently.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Work:
     ) -> None:  # fmt: skip
         self.options, self.folder, self.progress = options, folder, progress
         self.pauses = Pauses(progress, gently=gently)
-        self.path: Path = model_path(target)
+        self.target, self.path = target, model_path(target)
         self.is_private = from_corpus
         self._own = self._own_prompts() if from_corpus else []
         self.prompts: list[Messages] = read_prompts(prompts, without, self._own)
@@ -91,6 +93,15 @@ class Work:
         """The answers that may be trained with."""
         held_out, done = set(self.held_out), self.recordings.done
         return [each.ids[each.n_prompt :] for i, each in enumerate(done) if i not in held_out]
+
+    def frequent(self, n: int, vocab_size: int, always: Sequence[int] = ()) -> list[int]:
+        """Return the `n` tokens to draft, ascending: those of `always`, the most frequent ones of
+        the answers that may be trained with, then those with the lowest ids, which vocabularies
+        made first.
+        """
+        counts = np.bincount(np.concatenate(self.answers), minlength=vocab_size)
+        counts[list(always)] = counts.max() + 1
+        return sorted(np.argsort(-counts, kind="stable")[:n].tolist())
 
     @contextlib.contextmanager
     def engine(self) -> Iterator[Engine]:

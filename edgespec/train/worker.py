@@ -10,6 +10,7 @@ object: "parent", the id of the process that started it, and "job", the path of 
     n_steps, passes, seconds   how long to train: the first that is not 0 decides
     batch_tokens  most tokens of a batch, padding included
     rate          the highest learning rate
+    evaluate_start   whether the weights before the training may be the best ones
     seed
 
 and what the task reads. It writes result.json to the folder, and the task writes the draft. It
@@ -253,6 +254,8 @@ class Training:
         self.bfloat16 = DEVICE != "cpu" or gains_by_bfloat16()
         self.prepared = self.task.prepare(self.bfloat16, self._wait)
         self.n_steps = self.job["n_steps"] or self._fitting_steps()
+        if self.job["evaluate_start"]:
+            self._evaluate([])
         self._save()
 
     def _fitting_steps(self) -> int:

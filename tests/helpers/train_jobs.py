@@ -16,7 +16,7 @@ from edgespec import hub
 from edgespec.backends.heads import TargetSizes
 from edgespec.convert import tools
 from edgespec.train.features import bfloat16
-from edgespec.train.kinds import eagle3, heads
+from edgespec.train.kinds import base, eagle3, heads
 from edgespec.train.shape import Shape
 from tests.helpers import gguf_files, tiny_models
 
@@ -70,7 +70,7 @@ def job(folder: Path, **changed: object) -> Path:
     content = gguf_files.gguf_bytes(metadata, weights | {"output.weight": output} | layer)
     target.write_bytes(content)
     known = {
-        "task": "head_task", "network": "eagle3",
+        "task": "head_task", "network": "eagle3", "evaluate_start": False,
         "target": str(target), "target_weights": str(heads.TARGET_WEIGHTS), "rope": "pairs",
         "sizes": shape().sizes(), "features": str(folder), "folder": str(folder),
         "drafted": list(range(VOCABULARY)),
@@ -85,7 +85,7 @@ def job(folder: Path, **changed: object) -> Path:
 def run(path: Path) -> dict[str, object]:
     """Run a job to its end; return its result."""
     job = {"job": str(path), "parent": os.getpid()}
-    tools.run_worker(python(), job, path.parent, lambda _: None, {}, heads.WORKER)
+    tools.run_worker(python(), job, path.parent, lambda _: None, {}, base.WORKER)
     return json.loads((path.parent / "result.json").read_text())
 
 
@@ -102,7 +102,7 @@ def write_gguf(checkpoint: Path, target: Path, shape: Shape, kind: str, path: Pa
 def start(path: Path, *, is_orphan: bool = False) -> subprocess.Popen[str]:
     """Start a job and return its process, or that of its parent, which ends at once."""
     job = json.dumps({"job": str(path), "parent": os.getpid()})
-    command = [str(python()), "-I", str(heads.WORKER), job]
+    command = [str(python()), "-I", str(base.WORKER), job]
     if is_orphan:
         program = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
         command = [sys.executable, "-c", program, *command]

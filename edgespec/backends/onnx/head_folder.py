@@ -14,12 +14,12 @@ from ...errors import ModelError, ModelNotFound
 from ...kept_files import one_line
 from ...schema import convert
 from ...types import Ids
+from ..files import DRAFTED_IDS as IDS
 from ..files import HEAD as NOTE
 from ..files import read_bytes, size_of
 from ..heads import FINAL, KINDS, HeadFacts, Kind, TargetSizes
 from .companions import read, settings
 
-IDS = "d2t.npy"
 _KNOWN_FORMAT = 1
 _LONGEST_HEADER = 4096  # bytes of the header of an .npy file
 _FLOAT16 = 2  # bytes; embeddings are stored in this format

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ... import kept_files
+from ...convert import tools
 from ...engine import Engine
 from ..planning import TrainingPlan
-from ..work import Work
+from ..work import ADVICE, Work
+
+WORKER = Path(__file__).parents[1] / "worker.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +27,8 @@ class MadeDraft:
     path: the file that drafts, a GGUF or an ONNX graph. checkpoint: the folder of its card.
     title, license: of the card; facts: the rows of its table. simulated: the acceptance at each
     place of a draft, for drafts of 1, 2, … tokens, in the answers of `Work.checked`; empty if the
-    kind simulates nothing.
+    kind simulates nothing. before: the draft model that it was made from, with which it is
+    compared; None if there is none.
     """
 
     path: Path
@@ -28,15 +36,19 @@ class MadeDraft:
     title: str
     license: str
     facts: Mapping[str, str]
-    simulated: Sequence[Sequence[float]] = field(default=())
+    simulated: Sequence[Sequence[float]] = ()
+    before: Path | None = None
 
 
 class Kind(ABC):
     """Plans and makes one kind of draft. Its files are in a folder of its own, `folder`, in that of
     the training; `Work` has what all kinds share: target, prompts and recorded answers.
+
+    rate: the learning rate if the options name none.
     """
 
     name: ClassVar[str]
+    rate: ClassVar[float] = 0.0
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -58,3 +70,31 @@ class Kind(ABC):
 
         python: the interpreter that has the tools of `convert`.
         """
+
+    def loop_options(self) -> dict[str, Any]:
+        """Return what the loop of `worker.py` reads of a job."""
+        o, work = self.work.options, self.work
+        return {
+            "folder": str(self.folder.resolve()), "held_out": work.held_out,
+            "checked": work.checked, "n_steps": o.n_steps, "passes": o.passes,
+            "seconds": 60 * o.minutes, "batch_tokens": o.batch_tokens, "rate": o.rate or self.rate,
+            "seed": o.seed,
+            "n_conversations": len(work.recordings.done),  # more of them: it begins anew
+        }  # fmt: skip
+
+    def train(self, python: Path, job: dict[str, Any]) -> dict[str, Any]:
+        """Train in the tools' environment, or go on with it; return the worker's result."""
+        path, result = self.folder / "job.json", self.folder / "result.json"
+        content = json.dumps(job).encode()
+        if not path.exists() or path.read_bytes() != content:
+            for each in (self.folder / "state.pt", self.folder / "states.bin", result):
+                each.unlink(missing_ok=True)
+            kept_files.replace(path, [content])
+        if not result.exists():
+            work = self.work
+            given = {"job": str(path), "parent": os.getpid()}
+            tools.run_worker(
+                python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
+                beside=functools.partial(work.pauses.of_worker, self.folder),
+            )  # fmt: skip
+        return kept_files.read_json(result, dict)

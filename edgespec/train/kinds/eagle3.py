@@ -9,7 +9,8 @@ from ...convert import tools
 from ..shape import Shape, shape_for
 from ..work import ADVICE
 from . import register
-from .heads import WORKER, HeadKind
+from .base import WORKER
+from .heads import HeadKind
 
 GGUF_FILE = WORKER.with_name("gguf_file.py")
 

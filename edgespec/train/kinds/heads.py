@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
-from ... import kept_files
 from ...config import EngineConfig
 from ...convert import tools
 from ...convert.heads.conversion import convert_head
@@ -28,10 +23,9 @@ from ..earlier import EarlierHead, earlier_head
 from ..features import extract
 from ..planning import TrainingPlan, make_plan, matrix_flops
 from ..shape import Shape
-from ..work import ADVICE, Work
+from ..work import Work
 from .base import Kind, MadeDraft
 
-WORKER = Path(__file__).parents[1] / "worker.py"
 TARGET_WEIGHTS = Path(tools.__file__).with_name("heads") / "target_weights.py"
 
 
@@ -43,6 +37,7 @@ class HeadKind(Kind):
     the kind in cards. shape: the shape of the head, which is made by `new_shape`.
     """
 
+    rate = 2e-3
     network: ClassVar[str]
     title: ClassVar[str]
 
@@ -75,8 +70,7 @@ class HeadKind(Kind):
     def make(self, python: Path) -> MadeDraft:
         """Extract the features, train, and write the head."""
         self._extract()
-        self._train(python)
-        result = kept_files.read_json(self.folder / "result.json", dict)
+        result = self.train(python, self.job())
         self._write_checkpoint()
         return MadeDraft(
             self.export(python), self.checkpoint, self.title, self.shape.license,
@@ -99,50 +93,25 @@ class HeadKind(Kind):
             governed = GovernedModel(model, governor) if governor else model
             extract(governed, self.shape.layers, work.recordings.done, work.folder, work.pauses)
 
-    def _train(self, python: Path) -> None:
-        """Train in the tools' environment, or go on with it."""
-        job = json.dumps(self.job()).encode()
-        path = self.folder / "job.json"
-        if not path.exists() or path.read_bytes() != job:
-            for name in ("state.pt", "result.json"):
-                (self.folder / name).unlink(missing_ok=True)
-            kept_files.replace(path, [job])
-        if (self.folder / "result.json").exists():
-            return
-        work = self.work
-        given = {"job": str(path), "parent": os.getpid()}
-        tools.run_worker(
-            python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
-            beside=functools.partial(work.pauses.of_worker, self.folder),
-        )  # fmt: skip
-
     def job(self) -> dict[str, Any]:
         """Return the worker's job."""
-        o, work = self.work.options, self.work
-        return {
-            "task": "head_task", "network": self.network,
+        work = self.work
+        return self.loop_options() | {
+            "task": "head_task", "network": self.network, "evaluate_start": False,
             "target": str(work.path.resolve()), "target_weights": str(TARGET_WEIGHTS),
             "rope": "pairs" if self.shape.paired else "halves", "sizes": self.shape.sizes(),
-            "features": str(work.folder.resolve()), "folder": str(self.folder.resolve()),
-            "drafted": self._drafted(),
-            "n_conversations": len(work.recordings.done),  # more of them: it begins anew
+            "features": str(work.folder.resolve()), "drafted": self._drafted(),
             "start": str(self.start.path.resolve()) if self.start else "",
-            "held_out": work.held_out, "checked": work.checked, "depth": o.depth,
-            "n_steps": o.n_steps, "passes": o.passes, "seconds": 60 * o.minutes,
-            "batch_tokens": o.batch_tokens, "rate": o.rate, "seed": o.seed,
+            "depth": work.options.depth,
         }  # fmt: skip
 
     def _drafted(self) -> list[int]:
-        """Return the tokens that the head can draft: those of an earlier head, or the most frequent
-        ones of the answers that are trained with, then those with the lowest ids, which
-        vocabularies made first.
+        """Return the tokens that the head can draft: those of an earlier head, or else the most
+        frequent ones.
         """
         if self.start:
             return self.start.drafted
-        answers, n = self.work.answers, self.shape.target.vocab_size
-        counts = np.bincount(np.concatenate(answers), minlength=n)
-        order = np.argsort(-counts, kind="stable")
-        return sorted(order[: self.shape.n_drafted].tolist())
+        return self.work.frequent(self.shape.n_drafted, self.shape.target.vocab_size)
 
     def _write_checkpoint(self) -> None:
         """Write the folder that other engines load."""

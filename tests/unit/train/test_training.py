@@ -210,7 +210,7 @@ def test_a_head_that_exists_is_checked(target, prompts, tmp_path):
     ({"kind": "moa"}, "unknown kind 'moa'"),
     ({"n_tokens": 0}, "n_tokens must be more than 0"),
     ({"minutes": -1}, "minutes must be at least 0"),
-    ({"rate": float("nan")}, "rate must be more than 0"),
+    ({"rate": float("nan")}, "rate must be at least 0"),
 ])  # fmt: skip
 def test_impossible_options(target, prompts, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
