@@ -58,7 +58,8 @@ if TYPE_CHECKING:
         "--kind",
         type=NameType("kind", kinds),
         default="auto",
-        help="Kind of the trained draft; auto takes eagle3 if the model gives hidden states.",
+        help="Kind of the trained draft; auto takes eagle3 if the model gives hidden states, else "
+        "distill.",
     ),
     option(
         "--from",
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
         type=ModelType(),
         metavar="DRAFT",
         help="What is trained further: for a head, the folder `head` of an earlier training for "
-        "the same target, instead of a new one; for distill, a GGUF of the same tokenizer.",
+        "the same target, instead of a new one; for distill, a GGUF with the target's tokenizer; "
+        "for trim, an ONNX folder.",
     ),
     option(
         "--tokens",
@@ -125,8 +127,9 @@ def train(
 
     TARGET is the model as it will be used: a GGUF, by path or catalogue name, or an ONNX folder.
     The model answers the prompts, half of them greedily and half with its own sampling. Then a
-    small head, EAGLE-3, is trained to guess these answers from the model's hidden states. A model
-    that is loaded later drafts with its head where that pays.
+    small head is trained to guess these answers from the model's hidden states; or a draft model
+    is trained with the model's probabilities (distill), or gets an output layer of fewer tokens
+    (trim). A model that is loaded later drafts with it where that pays.
 
     Every stage goes on where it was stopped if the same command is given again. What is recorded
     stays in DIR, and only you can read it.
@@ -218,7 +221,7 @@ def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
     """Return the table of a plan."""
 
     def length(value: float | None) -> str:
-        return "not reached by any head" if value is None else f"acceptance length {value:.2f}"
+        return "not reached by any draft" if value is None else f"acceptance length {value:.2f}"
 
     times = {
         stage: f"{seconds / 60:.0f} min, {rate:.0f} tokens/s"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import edgespec
+from edgespec.train.paired import PairedDraft
 
 SERVED = edgespec.ServedHead(24, 3000, 1.456, (0.31, 0.1, 0.046), 1.0, 1.07, 1.02, 1.12)
 PLAN = edgespec.TrainingPlan(
@@ -67,6 +68,23 @@ def test_training_says_what_it_made(edgespec_cli, given, prompts):
     assert given["without"] == (Path(prompts),)
 
 
+def test_a_changed_draft_model_is_compared_with_the_one_before(edgespec_cli, monkeypatch, prompts):
+    paired = PairedDraft(SERVED, 0.21, -0.04, 0.5, 0.025, 0.024, 1.06, 0.99, 1.13)
+    made = edgespec.TrainedHead(
+        Path("DIR/distill/a.gguf"), Path("DIR/distill/draft"), None, PLAN, 30_100, 210, 198, 1, 1,
+        0.0, (), SERVED, paired,
+    )  # fmt: skip
+    monkeypatch.setattr(edgespec, "train_head", lambda *_, **__: made)
+    done = edgespec_cli(
+        "train", str(edgespec_cli.model), "--prompts", prompts, "--kind", "distill", "--from",
+        "b.gguf", "-o", "DIR",
+    )  # fmt: skip
+    assert "not registered: the draft before is as fast" in done.stdout
+    assert "before        acceptance length 1.46; now +0.21 (-0.04 to +0.50)" in done.stdout
+    assert "result        No gain was shown: drafting is 1.060 (0.990–1.130) times" in done.stdout
+    assert "simulated" not in done.stdout
+
+
 def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
     done = edgespec_cli(
         "train", str(edgespec_cli.model), "--prompts", prompts, "--plan", "-o", "DIR"
@@ -76,7 +94,7 @@ def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
     assert "answers       11 min, 45 tokens/s" in done.stdout
     assert "disk          200.0 MB of 5.0 GB that are free" in done.stdout
     assert "break even    acceptance length 1.53" in done.stdout
-    assert "1.15 times    not reached by any head" in done.stdout
+    assert "1.15 times    not reached by any draft" in done.stdout
 
 
 def test_a_plan_beside_other_programs_warns(edgespec_cli, given, prompts, monkeypatch):

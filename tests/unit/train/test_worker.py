@@ -11,7 +11,7 @@ import pytest
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
 from edgespec.train.gently import PAUSE
-from edgespec.train.kinds import heads as kind
+from edgespec.train.kinds import base
 from tests.helpers import train_checks, train_jobs
 
 
@@ -20,7 +20,7 @@ def checks():
     """Return what the helper found that compares torch with NumPy."""
     program = Path(train_checks.__file__)
     done = subprocess.run(
-        [str(train_jobs.python()), "-I", str(program), str(kind.WORKER.parent)],
+        [str(train_jobs.python()), "-I", str(program), str(base.WORKER.parent)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
