@@ -16,7 +16,7 @@ from ..engine import Engine
 from ..errors import Aborted, EdgeSpecError
 from .gently import Pauses
 from .prompts import PASSAGE, Messages
-from .recordings import Recording, Recordings
+from .recordings import ALONE, Recording, Recordings
 
 N_SLOTS, N_CTX = 8, 1024  # of the target while it answers; a conversation is no longer
 MOST_ANSWER = 256  # tokens
@@ -62,6 +62,24 @@ def record(
             if running:
                 pauses.end()
                 engine.cancel()
+
+
+def record_alone(
+    engine: Engine, prompts: Sequence[Messages], numbers: Sequence[int], recordings: Recordings,
+    pauses: Pauses,
+) -> None:  # fmt: skip
+    """Let the engine answer the prompts of these numbers greedily, one after the other.
+
+    In company an evaluation has more rows, so its sums are rounded differently, and a token may
+    come out differently where two are nearly equally likely. A draft is served alone, so what it
+    accepts is compared with answers that were made alone.
+    """
+    known = {each.prompt for each in recordings.all if each.round == ALONE}
+    missing = [number for number in numbers if number not in known]
+    for i, number in enumerate(missing, 1):
+        pauses.progress(f"answers to check the draft with: {i} of {len(missing)}")
+        empty = Recording(number, ALONE, "done")
+        recordings.add(_answered(engine, prompts[number], empty, pauses))
 
 
 def _jobs(

@@ -15,6 +15,7 @@ from ..errors import ConfigError, EdgeSpecError
 
 MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
 OWN_PROMPTS = "own-prompts.json"
+ALONE = -1  # the round of answers that were made one after the other
 _OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
     MANIFEST, ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "job.json",
     "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json", "states.bin",
@@ -25,9 +26,9 @@ _OWN = (  # all files that a training makes in its folder and in that of a kind,
 class Recording(msgspec.Struct, frozen=True):
     """A prompt that the target was asked, and its answer.
 
-    prompt: the number of the prompt. round: how often it was asked before. why: the reason if it
-    was skipped or failed. ids: the tokens of the prompt, then of the answer. drawn: True if the
-    answer was drawn with the model's own sampling, False if it is greedy.
+    prompt: the number of the prompt. round: how often it was asked before, or ALONE. why: the
+    reason if it was skipped or failed. ids: the tokens of the prompt, then of the answer. drawn:
+    True if the answer was drawn with the model's own sampling, False if it is greedy.
     """
 
     prompt: int
@@ -73,8 +74,13 @@ class Recordings:
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens of all answers."""
-        return sum(each.n_answer for each in self.all if each.status == "done")
+        """The number of tokens of all answers, without those made ALONE."""
+        return sum(each.n_answer for each in self.done if each.round != ALONE)
+
+    @property
+    def n_answers(self) -> int:
+        """The number of answers, without those made ALONE."""
+        return sum(each.round != ALONE for each in self.done)
 
     def _read(self) -> None:
         data = self._path.read_bytes()

@@ -164,7 +164,7 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     trained = TrainedHead(
         made.path, made.checkpoint,
         None if is_slower else register(made.path, work.path, private=work.is_private), plan,
-        work.recordings.n_tokens, len(work.recordings.done), n_done,
+        work.recordings.n_tokens, work.recordings.n_answers, n_done,
         len(work.prompts) - n_done - n_failed, n_failed, 1 + sum(simulated) if simulated else 0.0,
         simulated, served, compared, {step: round(s, 1) for step, s in work.times.items()},
     )  # fmt: skip
@@ -202,6 +202,7 @@ def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
                 raise EdgeSpecError(said)
             work.answer(engine)
     work.check_answers()
+    work.answer_alone()
     return plan
 
 

@@ -17,12 +17,12 @@ from ..engine import Engine
 from ..errors import EdgeSpecError
 from ..loading.load import load
 from ..loading.models import Reference, model_path
-from .answers import N_CTX, N_SLOTS, record
+from .answers import N_CTX, N_SLOTS, record, record_alone
 from .gently import Pauses
 from .options import TrainOptions
 from .own_prompts import own_prompts
 from .prompts import MOST, Messages, fingerprint, read_prompts
-from .recordings import OWN_PROMPTS, Recordings
+from .recordings import ALONE, OWN_PROMPTS, Recordings
 
 ADVICE = "run the same command again, which goes on from here"
 MOST_CHECKED = 24  # conversations with which a draft is served
@@ -77,10 +77,12 @@ class Work:
 
     @property
     def checked(self) -> list[int]:
-        """The numbers of the conversations with which the draft is served: greedy ones."""
+        """The numbers of the conversations with which the draft is served: those made alone, unless
+        none of them is long enough.
+        """
         done, held_out = self.recordings.done, self.held_out
-        greedy = [i for i in held_out if not done[i].drawn]
-        return (greedy or held_out)[:MOST_CHECKED]
+        alone = [i for i in held_out if done[i].round == ALONE]
+        return alone or held_out[:MOST_CHECKED]
 
     @property
     def asked(self) -> list[tuple[list[int], int]]:
@@ -103,15 +105,18 @@ class Work:
         counts[list(always)] = counts.max() + 1
         return sorted(np.argsort(-counts, kind="stable")[:n].tolist())
 
-    @contextlib.contextmanager
-    def engine(self) -> Iterator[Engine]:
+    def engine(self) -> contextlib.AbstractContextManager[Engine]:
         """Load the target with slots, and without drafts: with several answers at once, they are
         evaluated together.
         """
+        return self._engine(N_SLOTS)
+
+    @contextlib.contextmanager
+    def _engine(self, n_slots: int) -> Iterator[Engine]:
         self.progress("loading the target")
         config = {"method": "none"}
         with load(
-            self.path, None, speculative_config=config, n_slots=N_SLOTS, n_ctx=N_CTX
+            self.path, None, speculative_config=config, n_slots=n_slots, n_ctx=N_CTX
         ) as engine:  # fmt: skip
             yield engine
 
@@ -124,6 +129,15 @@ class Work:
         """Record the answers that are missing."""
         self.progress("answers")
         record(engine, self.prompts, self.recordings, self.options.n_tokens, self.pauses)
+
+    def answer_alone(self) -> None:
+        """Record the answers with which the draft is checked, if any are missing."""
+        done = self.recordings.done
+        prompts = list(dict.fromkeys(done[i].prompt for i in self.held_out))[:MOST_CHECKED]
+        asked = {each.prompt for each in self.recordings.all if each.round == ALONE}
+        if not asked.issuperset(prompts):
+            with self._engine(1) as engine:
+                record_alone(engine, self.prompts, prompts, self.recordings, self.pauses)
 
     def check_answers(self) -> None:
         """Raise EdgeSpecError unless some answers are left when others are held out."""

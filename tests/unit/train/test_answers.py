@@ -10,7 +10,7 @@ from edgespec import ToyModel, ToyTokenizer
 from edgespec.sampling.defaults import SamplingDefaults
 from edgespec.train import answers
 from edgespec.train.gently import Pauses
-from edgespec.train.recordings import Recordings
+from edgespec.train.recordings import ALONE, Recordings
 
 NEVER = Pauses(print, gently=False)
 TEMPLATE = "{{ messages[-1].content }}"
@@ -91,6 +91,19 @@ def test_a_model_whose_own_sampling_is_greedy_answers_each_prompt_once(recording
         answers.record(own, PROMPTS, recordings, 100_000, NEVER)
     assert [each.prompt for each in recordings.all] == list(range(6))
     assert not any(each.drawn for each in recordings.all)
+
+
+def test_answers_made_alone_are_greedy_and_made_once(recordings, tmp_path):
+    with engine() as own:
+        answers.record(own, PROMPTS, recordings, 50, NEVER)
+        before = recordings.n_tokens, recordings.n_answers
+        answers.record_alone(own, PROMPTS, [1, 4], recordings, NEVER)
+        again = Recordings(tmp_path)
+        answers.record_alone(own, PROMPTS, [1, 4, 5], again, NEVER)
+    assert again.all[: len(recordings.all)] == recordings.all
+    alone = [each for each in again.all if each.round == ALONE]
+    assert [(each.prompt, each.drawn) for each in alone] == [(1, False), (4, False), (5, False)]
+    assert (again.n_tokens, again.n_answers) == before  # they count as no further answers
 
 
 class Paused:
