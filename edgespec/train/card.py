@@ -24,8 +24,14 @@ _PRIVATE = (
 )
 
 
-def card(trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool) -> str:
-    """Return the model card of a draft as Markdown; it is `private` if made of the user's texts."""
+def card(
+    trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool, picture: str = ""
+) -> str:  # fmt: skip
+    """Return the model card of a draft as Markdown.
+
+    private: it was made of the user's own texts. picture: the name of the picture of the training
+    next to the card, "" if there is none.
+    """
     name, size, start = files.identity(target)
     served = trained.served
     lines = [
@@ -55,6 +61,8 @@ def card(trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool) 
             f"drafted token takes {1000 * compared.token_s:.1f} ms, "
             f"{1000 * compared.token_s_before:.1f} ms before.", "",
         ]  # fmt: skip
+    if picture:
+        lines += [f"![Divergence and acceptance during the training]({picture})", ""]
     return "\n".join(lines)
 
 

@@ -26,9 +26,10 @@ from . import kinds, recordings
 from .answers import LOOP, N_CTX, prompt_ids
 from .card import card
 from .gently import Pauses
-from .kinds.base import Kind, MadeDraft
+from .kinds.base import RESULT, Kind, MadeDraft
 from .options import TrainOptions
 from .paired import PairedDraft, paired
+from .picture import PICTURE, draw
 from .planning import TrainingPlan
 from .prompts import read_prompts
 from .serving import ServedHead, serve
@@ -168,7 +169,9 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
         len(work.prompts) - n_done - n_failed, n_failed, 1 + sum(simulated) if simulated else 0.0,
         simulated, served, compared, {step: round(s, 1) for step, s in work.times.items()},
     )  # fmt: skip
-    text = card(trained, made, work.path, private=work.is_private)
+    is_drawn = draw(kind.folder / RESULT, made.checkpoint / PICTURE)
+    picture = PICTURE if is_drawn else ""
+    text = card(trained, made, work.path, private=work.is_private, picture=picture)
     kept_files.replace(made.checkpoint / "README.md", [text.encode()])
     return trained
 

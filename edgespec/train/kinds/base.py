@@ -17,6 +17,7 @@ from ...engine import Engine
 from ..planning import TrainingPlan
 from ..work import ADVICE, Work
 
+RESULT = "result.json"  # of the worker, in the folder of a kind
 WORKER = Path(__file__).parents[1] / "worker.py"
 
 
@@ -84,7 +85,7 @@ class Kind(ABC):
 
     def train(self, python: Path, job: dict[str, Any]) -> dict[str, Any]:
         """Train in the tools' environment, or go on with it; return the worker's result."""
-        path, result = self.folder / "job.json", self.folder / "result.json"
+        path, result = self.folder / "job.json", self.folder / RESULT
         content = json.dumps(job).encode()
         if not path.exists() or path.read_bytes() != content:
             for each in (self.folder / "state.pt", self.folder / "states.bin", result):
