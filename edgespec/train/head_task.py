@@ -1,4 +1,4 @@
-"""What is special about training heads: their features, loss and accuracy (see worker.py).
+"""The task of training heads: their features, loss and accuracy (see worker.py).
 
 The job has, in addition to the fields that `worker.py` reads,
 

@@ -41,7 +41,7 @@ class Shape:
 
     @property
     def reads(self) -> str:
-        """What the head reads of the target."""
+        """The states of the target that the head reads, in words."""
         return f"the inputs of the layers {', '.join(map(str, self.layers))}"
 
     @property
@@ -100,7 +100,7 @@ class _FinalShape(Shape):
 
     @property
     def reads(self) -> str:
-        """What the head reads of the target."""
+        """The states of the target that the head reads, in words."""
         return "the final hidden state"
 
     @property

@@ -1,4 +1,4 @@
-"""What all kinds of heads share: features of the target, and training in the tools' environment."""
+"""The part that all kinds of heads share: features of the target, training, and export."""
 
 from __future__ import annotations
 
