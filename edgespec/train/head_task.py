@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
+PRECISIONS = ("F32", "Q8_0", "Q4_0")  # of matrices, as in GGUFs
+_MOST_COMPARED = 100  # conversations
 _PIECE = 128  # rows of logits over the target's vocabulary that are in memory at a time
 _TOLD_EVERY_S = 5.0
 
@@ -88,8 +90,12 @@ class Task:
             hits.append(right[:, i, n_prompt - 1 : self.lengths[number] - 2])
         return hits
 
-    def write(self, weights: Mapping[str, Any], _: object) -> dict[str, Any]:
-        """Write the head as model.safetensors."""
+    def write(
+        self, weights: Mapping[str, Any], measured: Callable[[Sequence[int]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Write the head as model.safetensors; return its acceptance length by the precision of its
+        matrices, in what was held out.
+        """
         from safetensors.torch import save_file
 
         scale, embedding = self._conversations.scale, self._embedding.cpu()
@@ -100,7 +106,21 @@ class Task:
         written["t2d"] = torch.zeros(len(self._embedding), dtype=torch.bool)
         written["t2d"][ids] = True
         save_file(written, Path(self._job["folder"]) / "model.safetensors", {"format": "pt"})
-        return {}
+        return {"precisions": self._precisions(weights, measured)}
+
+    def _precisions(
+        self, weights: Mapping[str, Any], measured: Callable[[Sequence[int]], dict[str, Any]]
+    ) -> dict[str, float]:
+        lengths = {}
+        for kind in PRECISIONS:
+            with torch.no_grad():
+                for name, own in self.weights.items():
+                    divided = name == "fc.weight"  # as it is written
+                    scale = self._conversations.scale if divided else torch.ones(1)
+                    own.copy_(rounded(weights[name] / scale, kind) * scale)
+            found = measured(self._job["held_out"][:_MOST_COMPARED])
+            lengths[kind] = found["acceptance_length"][self._job["depth"] - 1]
+        return lengths
 
     def _find_likeliest(self, output: Any, wait: Callable[[], float]) -> None:
         """Note the tokens that the target finds likeliest in the answers that are trained with.
@@ -197,6 +217,20 @@ def target_weights(job: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
     reads_layer = job["network"] == "eagle3" and path.suffix == ".gguf"
     start = last_layer(path, sizes, job["rope"]) if reads_layer else {}
     return both[0], both[1], start
+
+
+def rounded(weight: Any, kind: str) -> Any:
+    """Return a weight as it is after it was stored in a precision. Vectors, and matrices with rows
+    of no fitting length, stay float32.
+    """
+    import gguf
+
+    block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    if kind == "F32" or weight.dim() == 1 or weight.shape[1] % block:
+        return weight
+    number = gguf.GGMLQuantizationType[kind]
+    stored = gguf.quants.quantize(weight.cpu().numpy(), number)
+    return torch.from_numpy(gguf.quants.dequantize(stored, number)).to(weight.device)
 
 
 def earlier(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,16 +26,16 @@ class Eagle3(HeadKind):
         """Return the shape of a head that can draft at most so many different tokens."""
         return shape_for(self.work.path, n_drafted)
 
-    def export(self, python: Path) -> Path:
+    def export(self, python: Path, precision: str) -> Path:
         """Write the head as a GGUF for a GGUF target, else as ONNX graphs; return its path."""
         work = self.work
         if files.has_folder(work.path):
-            return super().export(python)
+            return super().export(python, precision)
         path = self.folder / f"eagle3-{work.path.stem}.gguf"
         job = {
             "checkpoint": str(self.checkpoint / "model.safetensors"), "target": str(work.path),
             "sizes": self.shape.sizes(), "rope_base": self.shape.rope_base,
-            "layers": self.shape.layers, "n_ctx": self.shape.n_ctx_train, "type": "Q8_0",
+            "layers": self.shape.layers, "n_ctx": self.shape.n_ctx_train, "type": precision,
             "name": f"EAGLE-3 head for {work.path.stem}", "license": self.shape.license,
             "out": str(path),
         }  # fmt: skip

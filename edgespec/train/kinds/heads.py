@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ...config import EngineConfig
 from ...convert import tools
-from ...convert.heads.conversion import convert_head
+from ...convert.heads.conversion import HeadPrecision, convert_head
 from ...costs.governed import GovernedModel
 from ...costs.threads import governor_of
 from ...device import LoadMeter
@@ -27,6 +27,9 @@ from ..work import Work
 from .base import Kind, MadeDraft
 
 TARGET_WEIGHTS = Path(tools.__file__).with_name("heads") / "target_weights.py"
+
+_AS_GOOD = 0.98  # of the accepted tokens of a draft in float32
+_IN_ONNX: dict[str, HeadPrecision] = {"F32": "fp32", "Q8_0": "int8", "Q4_0": "int4"}
 
 
 class HeadKind(Kind):
@@ -72,9 +75,9 @@ class HeadKind(Kind):
         self._extract()
         result = self.train(python, self.job())
         self._write_checkpoint()
+        path = self.export(python, precision_of(result["precisions"]))
         return MadeDraft(
-            self.export(python), self.checkpoint, self.title, self.shape.license,
-            self._facts(result),
+            path, self.checkpoint, self.title, self.shape.license, self._facts(result),
             result["checked"]["acceptance"],
         )  # fmt: skip
 
@@ -120,21 +123,36 @@ class HeadKind(Kind):
         config = json.dumps(self.shape.config(), indent=1)
         (self.checkpoint / "config.json").write_text(config, "utf-8")
 
-    def export(self, python: Path) -> Path:
-        """Write the checkpoint's head in a format that drafts, ONNX graphs; return its path."""
+    def export(self, python: Path, precision: str) -> Path:
+        """Write the checkpoint's head in a format that drafts, ONNX graphs; return its path.
+
+        precision: that of its matrices, by a GGUF's name.
+        """
         folder = self.folder / "onnx"
         shutil.rmtree(folder, ignore_errors=True)
         return convert_head(
-            self.checkpoint, self.work.path, folder, python=python, progress=self.work.progress
+            self.checkpoint, self.work.path, folder, precision=_IN_ONNX[precision], python=python,
+            progress=self.work.progress,
         ).path  # fmt: skip
 
     def _facts(self, result: Mapping[str, Any]) -> dict[str, str]:
         """Return what is special about the head, for its card."""
-        shape = self.shape
+        shape, precisions = self.shape, result["precisions"]
+        lengths = ", ".join(f"{length:.3f} in {name}" for name, length in precisions.items())
         return {
+            "precision": f"{precision_of(precisions)}; acceptance length simulated {lengths}",
             "reads": shape.reads,
             "drafts": f"{shape.n_drafted} of {shape.target.vocab_size} tokens",
             "weights": f"{shape.n_weights / 1e6:.1f} million",
             "training": f"{result['n_steps']} steps for drafts of {self.work.options.depth} "
             f"tokens, best at step {result['best_step']}",
         }
+
+
+def precision_of(lengths: Mapping[str, float]) -> str:
+    """Return the smallest precision in which a head guesses about as well as in float32.
+
+    lengths: the acceptance length in each precision, the largest precision first.
+    """
+    exact = lengths["F32"] - 1
+    return [name for name, length in lengths.items() if length - 1 >= _AS_GOOD * exact][-1]

@@ -11,7 +11,7 @@ import pytest
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
 from edgespec.train.gently import PAUSE
-from edgespec.train.kinds import base
+from edgespec.train.kinds import base, heads
 from tests.helpers import train_checks, train_jobs
 
 
@@ -53,6 +53,24 @@ def test_fifty_conversations_are_learnt_by_heart(tmp_path):
     head = read_head(tmp_path / "model.safetensors")
     assert head.kind == "eagle3"
     assert head.head_vocab_size == train_jobs.VOCABULARY
+
+
+def test_heads_are_measured_in_each_precision(tmp_path):
+    everything = list(range(train_jobs.N_CONVERSATIONS))
+    path = train_jobs.job(tmp_path, n_steps=300, held_out=everything[:10], checked=everything[:10])
+    result = train_jobs.run(path)
+    lengths = result["precisions"]
+    assert list(lengths) == ["F32", "Q8_0", "Q4_0"]
+    assert lengths["F32"] == pytest.approx(result["held_out"]["acceptance_length"][2])
+    assert len(set(lengths.values())) > 1, "the weights were not rounded"
+
+
+@pytest.mark.parametrize(("lengths", "chosen"), [
+    ((1.5, 1.5, 1.495), "Q4_0"), ((1.5, 1.495, 1.4), "Q8_0"), ((1.5, 1.4, 1.4), "F32"),
+    ((1.0, 1.0, 1.0), "Q4_0"), ((1.5, 1.4, 1.6), "Q4_0"),
+])  # fmt: skip
+def test_the_smallest_precision_that_guesses_as_well_is_taken(lengths, chosen):
+    assert heads.precision_of(dict(zip(("F32", "Q8_0", "Q4_0"), lengths, strict=True))) == chosen
 
 
 @pytest.mark.parametrize("saves", [1, 4])
