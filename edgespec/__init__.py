@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from .pictures import Picture, picture
     from .sampling import rules
     from .train import kinds as train_kinds
+    from .train.paired import PairedDraft
     from .train.planning import TrainingPlan
     from .train.recordings import forget_training
     from .train.serving import ServedHead
@@ -131,6 +132,7 @@ __all__ = [
     "NotAGGUF",
     "OutOfMemory",
     "Outputs",
+    "PairedDraft",
     "Part",
     "Picture",
     "ProjectorFacts",
@@ -218,6 +220,7 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
     "pictures": ("Picture", "picture"),
+    "train.paired": ("PairedDraft",),
     "train.planning": ("TrainingPlan",),
     "train.recordings": ("forget_training",),
     "train.serving": ("ServedHead",),

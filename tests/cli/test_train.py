@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import edgespec
-from edgespec.train.paired import PairedDraft
 
 SERVED = edgespec.ServedHead(24, 3000, 1.456, (0.31, 0.1, 0.046), 1.0, 1.07, 1.02, 1.12)
 PLAN = edgespec.TrainingPlan(
@@ -69,7 +68,7 @@ def test_training_says_what_it_made(edgespec_cli, given, prompts):
 
 
 def test_a_changed_draft_model_is_compared_with_the_one_before(edgespec_cli, monkeypatch, prompts):
-    paired = PairedDraft(SERVED, 0.21, -0.04, 0.5, 0.025, 0.024, 1.06, 0.99, 1.13)
+    paired = edgespec.PairedDraft(SERVED, 0.21, -0.04, 0.5, 0.025, 0.024, 1.06, 0.99, 1.13)
     made = edgespec.TrainedHead(
         Path("DIR/distill/a.gguf"), Path("DIR/distill/draft"), None, PLAN, 30_100, 210, 198, 1, 1,
         0.0, (), SERVED, paired,
