@@ -47,9 +47,9 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     out: Path = parser.parse_args().out
     lines = [
-        json.dumps({
-            "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
-        })
+        json.dumps(
+            {"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]}
+        )
         for text in commands()
     ]
     out.write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""What is special about distilling: the student, its loss and its files (see worker.py).
+"""The task of distilling: the student, its loss and its files (see worker.py).
 
 DistillSpec (arXiv 2310.08461): a small model is trained on the target's own answers with the
 target's distributions. Only its last layers and its final norm are trained here. What the first of
@@ -226,7 +226,7 @@ class Task:
 
 
 class _Read(Exception):
-    """What the first trained layer reads is known, so the rest of the model need not run."""
+    """Raised when the input of the first trained layer is known: the rest need not run."""
 
 
 class StudentFile:

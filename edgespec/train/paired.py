@@ -20,7 +20,7 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class PairedDraft:
-    """What a draft model gains by being changed.
+    """The gain from changing a draft model.
 
     before: what was measured with the draft model as it was. difference: the acceptance length
     after the change minus that before it, and difference_low, difference_high: its 95% interval
