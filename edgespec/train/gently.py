@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ class Pauses:
     ) -> None:
         self.progress, self._gently, self._every_s = progress, gently, every_s
         self._lock, self._ended = threading.Lock(), threading.Event()
-        self._meter, self._looked = LoadMeter(), time.monotonic()
+        self._meter, self._looked = LoadMeter(own=own_seconds), time.monotonic()
         self.seconds = 0.0
 
     def wait(self) -> None:
@@ -70,11 +71,11 @@ class Pauses:
 
     def _watch(self, file: Path, pid: int, done: threading.Event) -> None:
         """Make the file of pauses when one begins, and delete it when it ends."""
-        self._meter = LoadMeter(own=lambda: time.process_time() + _seconds_of(pid))
+        self._meter = LoadMeter(own=lambda: own_seconds() + _seconds_of(pid))
         while not done.wait(self._every_s):
             self._pause(done, file.touch)
             file.unlink(missing_ok=True)
-        self._meter = LoadMeter()
+        self._meter = LoadMeter(own=own_seconds)
 
     def _pause(self, stop: threading.Event, begin: Callable[[], None] = lambda: None) -> None:
         """Wait until there is no reason for a pause, or until `stop`.
@@ -98,6 +99,12 @@ class Pauses:
         if load and load.others > most:
             return f"other programs use {load.others:.1f} cores"
         return ""
+
+
+def own_seconds() -> float:
+    """Return the CPU seconds of this process and of the programs that it has run to their end."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _seconds_of(pid: int) -> float:

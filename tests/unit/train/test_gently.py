@@ -1,5 +1,7 @@
 """Pauses of a training that gives way to other programs."""
 
+import subprocess
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -81,6 +83,13 @@ def test_without_gently_nobody_looks(machine, said, tmp_path):
         assert not (tmp_path / PAUSE).exists()
     assert machine.n_looks == 0
     assert not said
+
+
+def test_programs_that_a_training_has_run_are_its_own():
+    before = gently.own_seconds()
+    program = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert gently.own_seconds() - before > 0.25
 
 
 def test_a_worker_finds_a_file_while_it_has_to_wait(machine, said, tmp_path):
