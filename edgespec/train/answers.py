@@ -56,7 +56,7 @@ def record(
                 if (now := time.monotonic()) - told > _TOLD_EVERY_S:
                     told, n = now, recordings.n_tokens
                     rate = (n - before) / (now - began - (pauses.seconds - paused_s))
-                    left = f", {(n_tokens - n) / rate / 60:.0f} min left" if rate else ""
+                    left = f", {max(0, n_tokens - n) / rate / 60:.0f} min left" if rate else ""
                     pauses.progress(f"answers: {n} of {n_tokens} tokens, {rate:.0f} tokens/s{left}")
         finally:
             if running:
