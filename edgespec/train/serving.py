@@ -71,7 +71,7 @@ def serve(
         plain, drafted = [], []
         for i, (prompt, n) in enumerate(prompts, 1):
             pauses.wait()
-            pauses.progress(f"acceptance of the head: answer {i} of {len(prompts)}")
+            pauses.progress(f"acceptance of the draft: answer {i} of {len(prompts)}")
             # the head's answer comes first: a prompt that the cache has may lack hidden states
             drafted.append(engine.generate(prompt, max_tokens=n, **settings))
             plain.append(
@@ -79,7 +79,7 @@ def serve(
             )
     adaptive = {"method": "draft_model", "remember": "nothing", "draft_memory": "off"}
     with load(target, head, speculative_config=adaptive, **common) as engine:
-        pauses.progress("measuring the costs of the head")
+        pauses.progress("measuring the costs of the draft")
         engine.measure()
         ratios = _ratios(engine, prompts, settings, pauses)
     steps, accepted = _counted(drafted)
@@ -112,7 +112,7 @@ def _ratios(
     ratios = []
     for i, (prompt, n) in enumerate(prompts):
         pauses.wait()
-        pauses.progress(f"speed with the head: answer {i + 1} of {len(prompts)}")
+        pauses.progress(f"speed with the draft: answer {i + 1} of {len(prompts)}")
         engine.generate(prompt, max_tokens=1)  # both find it in the cache, with hidden states
         rates = {}
         for plain in (True, False) if i % 2 else (False, True):
