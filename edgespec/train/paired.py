@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from ..config import EngineConfig
 from ..costs.curves import Curve
@@ -16,6 +19,7 @@ from .planning import curve_of
 from .serving import DEPTH, ServedHead
 
 _RESAMPLES = 2000
+_ROUNDS = 15  # in which a token is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class PairedDraft:
     from a bootstrap over questions, which were the same (percentiles). token_s_before, token_s:
     the seconds of a drafted token. speed: how many times as fast drafts of DEPTH tokens are after
     the change, from the acceptance lengths and the measured times of target and draft model, and
-    speed_low, speed_high: its interval, in which only the questions vary.
+    speed_low, speed_high: its interval, in which the questions and the rounds of timing vary.
     """
 
     before: ServedHead
@@ -62,11 +66,14 @@ def paired(
 ) -> PairedDraft:
     """Compare two draft models that were measured with the same questions."""
     check = _curve(target)(DEPTH + 1, SHORT_CACHE)
-    token_s_before, token_s = (_curve(path)(1, SHORT_CACHE) for path in (before, after))
-    faster = (check + DEPTH * token_s_before) / (check + DEPTH * token_s)
+    times, random = _token_times((before, after)), np.random.default_rng(0)
+    rounds = random.integers(times.shape[1], size=(_RESAMPLES, times.shape[1]))
+    rounds[0] = np.arange(times.shape[1])  # all rounds
+    token_s = np.median(times[:, rounds], axis=2)
+    faster = (check + DEPTH * token_s[0]) / (check + DEPTH * token_s[1])
     counts = np.array([served_before.answers, served.answers], float)
     n = counts.shape[1]
-    chosen = np.random.default_rng(0).integers(n, size=(_RESAMPLES, n))
+    chosen = random.integers(n, size=(_RESAMPLES, n))
     chosen[0] = np.arange(n)  # all questions
     steps, accepted = np.moveaxis(counts[:, chosen].sum(2), 2, 0)
     old, new = 1 + accepted / np.maximum(steps, 1)
@@ -74,11 +81,32 @@ def paired(
     low, high = np.percentile(differences, (2.5, 97.5))
     slow, fast = np.percentile(speeds, (2.5, 97.5))
     return PairedDraft(
-        served_before, float(differences[0]), float(low), float(high), token_s_before,
-        token_s, float(speeds[0]), float(slow), float(fast),
+        served_before, float(differences[0]), float(low), float(high), float(token_s[0, 0]),
+        float(token_s[1, 0]), float(speeds[0]), float(slow), float(fast),
     )  # fmt: skip
 
 
 def _curve(path: Path) -> Curve:
     with contextlib.closing(open_model(model_path(path), EngineConfig(n_ctx=512))) as model:
         return curve_of(model)
+
+
+def _token_times(paths: Sequence[Path]) -> npt.NDArray[np.float64]:
+    """Measure the seconds of a drafted token of some models in turns, [models, rounds]."""
+    times = np.empty((len(paths), _ROUNDS + 1))
+    context = [5] * SHORT_CACHE
+    with contextlib.ExitStack() as stack:
+        models = [
+            stack.enter_context(
+                contextlib.closing(open_model(model_path(path), EngineConfig(n_ctx=512)))
+            )
+            for path in paths
+        ]
+        for number in range(_ROUNDS + 1):
+            for own, model in zip(times, models, strict=True):
+                model.truncate(0)
+                model.decode(context, 0)
+                began = time.perf_counter()
+                model.decode(context[:1])
+                own[number] = time.perf_counter() - began
+    return times[:, 1:]  # the first round is slower

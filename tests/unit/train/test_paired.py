@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import edgespec
@@ -21,14 +22,13 @@ def served(*answers):
 
 @pytest.fixture
 def times(monkeypatch):
-    """Let four tokens of the target take a second, and a token of the draft model a tenth."""
-    seconds = {"target": 1.0, "before": 0.1, "after": 0.1}
-
-    def curve(path):
-        return Curve((0,), (1, 4), ((seconds[path.name],) * 2,))
-
-    monkeypatch.setattr(paired, "_curve", curve)
-    return seconds
+    """Let four tokens of the target take a second, and a token of the draft models a tenth; return
+    the times of the latter in two rounds.
+    """
+    rounds = np.full((2, 2), 0.1)
+    monkeypatch.setattr(paired, "_curve", lambda _: Curve((0,), (1, 4), ((0.5, 1.0),)))
+    monkeypatch.setattr(paired, "_token_times", lambda _: rounds)
+    return rounds
 
 
 def compare(before, after):
@@ -44,10 +44,18 @@ def test_a_gain_that_all_questions_share(times):
 
 
 def test_a_token_that_takes_half_the_time(times):
-    times["after"] = 0.05
+    times[1] = 0.05
     found = compare([(10, 10), (20, 20)], [(10, 10), (20, 20)])
     assert (found.token_s_before, found.token_s) == (0.1, 0.05)
     assert found.speed == pytest.approx(1.3 / 1.15)
+    assert found.sentence.startswith("It pays")
+
+
+def test_times_that_vary_show_no_gain(times):
+    times[1] = 0.05, 0.14
+    found = compare([(10, 10), (20, 20)], [(10, 10), (20, 20)])
+    assert found.speed_low < 1 < found.speed < found.speed_high
+    assert found.sentence.startswith("No gain was shown")
 
 
 def test_questions_that_disagree_show_no_gain(times):
@@ -59,6 +67,15 @@ def test_questions_that_disagree_show_no_gain(times):
 
 def test_a_loss_is_a_loss(times):
     assert compare([(10, 10)] * 3, [(10, 5)] * 3).sentence.startswith("It does not pay")
+
+
+@pytest.mark.llama_cpp
+def test_tokens_are_timed_in_turns(tmp_path):
+    libllama.require()
+    paths = [tiny_models.write(tmp_path, "llama", n) for n in (2, 6)]
+    times = paired._token_times(paths)
+    assert times.shape == (2, paired._ROUNDS)
+    assert (times > 0).all()
 
 
 @pytest.mark.llama_cpp
