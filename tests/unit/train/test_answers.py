@@ -10,7 +10,7 @@ from edgespec import ToyModel, ToyTokenizer
 from edgespec.sampling.defaults import SamplingDefaults
 from edgespec.train import answers
 from edgespec.train.gently import Pauses
-from edgespec.train.recordings import ALONE, Recordings
+from edgespec.train.recordings import ALONE, Recording, Recordings
 
 NEVER = Pauses(print, gently=False)
 TEMPLATE = "{{ messages[-1].content }}"
@@ -103,6 +103,7 @@ def test_answers_made_alone_are_greedy_and_made_once(recordings, tmp_path):
     assert again.all[: len(recordings.all)] == recordings.all
     alone = [each for each in again.all if each.round == ALONE]
     assert [(each.prompt, each.drawn) for each in alone] == [(1, False), (4, False), (5, False)]
+    again.add(Recording(0, ALONE, "done", "", [2, 11, 3, 9, 3], 1))
     assert (again.n_tokens, again.n_answers) == before  # they count as no further answers
 
 
