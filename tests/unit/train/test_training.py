@@ -266,10 +266,9 @@ def test_a_head_made_of_own_texts_is_private(python, target, tmp_path, monkeypat
         everything = [folder, *(path for path in folder.rglob("*") if path.suffix != ".lock")]
         assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in everything} == {0}
     assert "Private: do not publish" in (made.checkpoint / "README.md").read_text()
-    assert drafts.draft_paths(target, "auto", EngineConfig()) == [made.registered]
-    assert not drafts.draft_paths(
-        target, "auto", EngineConfig(), SpeculativeConfig(draft_corpus=())
-    )
+    for corpus, paths in ((None, [made.registered]), ((), [])):  # however large the head is
+        spec = SpeculativeConfig(method="draft_model", draft_corpus=corpus)
+        assert drafts.draft_paths(target, "auto", EngineConfig(), spec) == paths
     chats.append([{"role": "user", "content": "Said since then."}])
     again = edgespec.train_head(target, [], out, from_corpus=True, **given)
     assert again.n_tokens == made.n_tokens
