@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from .measure.tuning import forget, tune
     from .pictures import Picture, picture
     from .sampling import rules
+    from .train import kinds as train_kinds
+    from .train.paired import PairedDraft
     from .train.planning import TrainingPlan
     from .train.recordings import forget_training
     from .train.serving import ServedHead
@@ -130,6 +132,7 @@ __all__ = [
     "NotAGGUF",
     "OutOfMemory",
     "Outputs",
+    "PairedDraft",
     "Part",
     "Picture",
     "ProjectorFacts",
@@ -181,10 +184,13 @@ __all__ = [
     "remove_build",
     "rules",
     "train_head",
+    "train_kinds",
     "tune",
 ]
 
-_PACKAGES = {name: name for name in ("drafters", "hub", "policies")} | {"rules": "sampling.rules"}
+_PACKAGES = {name: name for name in ("drafters", "hub", "policies")} | {
+    "rules": "sampling.rules", "train_kinds": "train.kinds",
+}  # fmt: skip
 _HOMES = {  # modules are imported when a name is first used, which keeps `import edgespec` quick
     "backends.base": ("Capabilities", "Model"),
     "backends.toy": ("ToyModel", "ToyTokenizer"),
@@ -214,6 +220,7 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
     "pictures": ("Picture", "picture"),
+    "train.paired": ("PairedDraft",),
     "train.planning": ("TrainingPlan",),
     "train.recordings": ("forget_training",),
     "train.serving": ("ServedHead",),

@@ -55,6 +55,11 @@ def state_folder() -> Path:
     return user_state_path("edgespec", appauthor=False)
 
 
+def chats_folder() -> Path:
+    """Return the folder of the conversations that `edgespec chat` keeps, one file each."""
+    return state_folder() / "chats"
+
+
 def _usable() -> list[int]:
     """Return the numbers of the CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -270,6 +275,14 @@ def _threads() -> list[int]:
     """Return the ids of this process's threads, or [0] (the process) if there is no such list."""
     tasks = Path("/proc/self/task")
     return [int(task.name) for task in tasks.iterdir()] if tasks.is_dir() else [0]
+
+
+def on_battery() -> bool:
+    """Return True if this machine runs on its battery; False if it has none, or does not say."""
+    import psutil
+
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    return battery is not None and battery.power_plugged is False
 
 
 def available_memory() -> int:

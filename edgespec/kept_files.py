@@ -152,6 +152,12 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         raise
 
 
+def protect(folder: Path) -> None:
+    """Let only this user read a folder and all that is in it."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
 def unwritten(error: OSError, folder: Path, variable: str = "") -> str:
     """Return a message that says why a write to a folder failed, and what to do.
 

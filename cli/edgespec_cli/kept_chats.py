@@ -35,9 +35,9 @@ _NAME = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 def folder() -> Path:
     """Return the folder of the conversations."""
-    from edgespec.device import state_folder
+    from edgespec.device import chats_folder
 
-    return state_folder() / "chats"
+    return chats_folder()
 
 
 def stored() -> list[Path]:

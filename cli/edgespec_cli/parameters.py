@@ -283,6 +283,13 @@ def policies() -> list[str]:
     return ["auto", *edgespec.policies.names()]
 
 
+def kinds() -> list[str]:
+    """Return the values of --kind."""
+    import edgespec
+
+    return ["auto", *edgespec.train_kinds.names()]
+
+
 def acceptance_rules() -> list[str]:
     """Return the values of --acceptance."""
     import edgespec

@@ -11,7 +11,7 @@ import cloup
 
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option, tools_option
-from .parameters import ModelType
+from .parameters import ModelType, NameType, kinds
 from .render import say, say_json, size, told
 
 if TYPE_CHECKING:
@@ -24,11 +24,19 @@ if TYPE_CHECKING:
     "Training",
     option(
         "--prompts",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(exists=True, path_type=Path),
         multiple=True,
-        metavar="FILE",
+        metavar="PATH",
         help="A file of prompts: one on each line, or JSON lines with messages, turns, prompt, "
-        "instruction, question or text. Can be given several times.",
+        "instruction, question or text; or a folder with .txt, .json and .jsonl files. Can be "
+        "given several times.",
+    ),
+    option(
+        "--from-corpus",
+        is_flag=True,
+        help="Use your own texts as prompts: the chats that are kept, the documents of `edgespec "
+        "corpus add` and the answers of --draft-memory disk. The draft is private: only you can "
+        "read it, and `edgespec serve` uses it only by name.",
     ),
     option(
         "--without",
@@ -47,15 +55,20 @@ if TYPE_CHECKING:
         "prompts, it goes on.",
     ),
     option(
-        "--kind", type=click.Choice(["eagle3"]), default="eagle3", help="Kind of the trained draft."
+        "--kind",
+        type=NameType("kind", kinds),
+        default="auto",
+        help="Kind of the trained draft; auto takes eagle3 if the model gives hidden states, else "
+        "distill.",
     ),
     option(
         "--from",
         "start",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        metavar="HEAD",
-        help="The folder `head` of an earlier training for the same target: that head is trained "
-        "further, instead of a new one.",
+        type=ModelType(),
+        metavar="DRAFT",
+        help="What is trained further: for a head, the folder `head` of an earlier training for "
+        "the same target, instead of a new one; for distill, a GGUF with the target's tokenizer; "
+        "for trim, an ONNX folder.",
     ),
     option(
         "--tokens",
@@ -88,6 +101,11 @@ if TYPE_CHECKING:
         metavar="HEAD",
         help="Train nothing, but measure a trained head that exists, on the prompts.",
     ),
+    option(
+        "--gently",
+        is_flag=True,
+        help="Pause while this machine runs on battery, and while other programs use its cores.",
+    ),
     option("--force", is_flag=True, help="Train even if no draft is expected to pay here."),
     option(
         "--forget",
@@ -102,15 +120,16 @@ if TYPE_CHECKING:
 @json_option
 def train(
     target: str | None, prompts: tuple[Path, ...], out: Path | None, plan: bool, check: str | None,
-    forget: Path | None, as_json: bool, offline: bool, force: bool, python: Path | None,
-    **options: Any,
+    forget: Path | None, as_json: bool, offline: bool, force: bool, gently: bool,
+    python: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Train a draft for a model on this device, from the model's own answers to prompts.
 
     TARGET is the model as it will be used: a GGUF, by path or catalogue name, or an ONNX folder.
     The model answers the prompts, half of them greedily and half with its own sampling. Then a
-    small head, EAGLE-3, is trained to guess these answers from the model's hidden states. A model
-    that is loaded later drafts with its head where that pays.
+    small head is trained to guess these answers from the model's hidden states; or a draft model
+    is trained with the model's probabilities (distill), or gets an output layer of fewer tokens
+    (trim). A model that is loaded later drafts with it where that pays.
 
     Every stage goes on where it was stopped if the same command is given again. What is recorded
     stays in DIR, and only you can read it.
@@ -121,18 +140,18 @@ def train(
         n_bytes = edgespec.forget_training(forget)
         say_json({"deleted": n_bytes}) if as_json else say(f"deleted {size(n_bytes)}")
         return
-    if not target or not prompts:
-        lacking = "a file of prompts (--prompts FILE)" if target else "the model to draft for"
+    if not target or not (prompts or options["from_corpus"]):
+        lacking = "prompts (--prompts PATH, --from-corpus)" if target else "the model to draft for"
         raise click.UsageError(f"Name {lacking}.")
-    if check and (plan or out):
-        raise click.UsageError("--check HEAD trains nothing; leave --plan and -o out.")
+    if check and (plan or out or options["from_corpus"]):
+        raise click.UsageError("--check HEAD takes --prompts; leave --plan, -o, --from-corpus out.")
     if not check and not out:
         raise click.UsageError("Name the folder of the training: -o DIR.")
     fetched(target, offline=offline)
     with told() as show:
         made, lines = _done(
             target, prompts, out, plan, check, show,
-            {"python": python, "offline": offline, "force": force}, options,
+            {"python": python, "offline": offline, "force": force, "gently": gently}, options,
         )  # fmt: skip
     if as_json:
         say_json(made.to_dict())
@@ -154,16 +173,37 @@ def _done(
     assert out is not None
     if plan:
         planned = edgespec.plan_training(target, prompts, out, progress=show, **options)
-        return planned, {"plan": planned.sentence} | _planned(planned)
+        said = {"plan": planned.sentence} | _planned(planned)
+        return planned, said | ({"warning": planned.warning} if planned.warning else {})
     made = edgespec.train_head(target, prompts, out, progress=show, **training, **options)
     return made, {
         "made": f"{made.path}",
         "checkpoint": f"{made.checkpoint}, with a card",
-        "registered": f"{made.registered}: loads of {target} find it",
+        "registered": f"{made.registered}: loads of {target} find it"
+        if made.registered
+        else "not registered: the draft before is as fast",
         "data": f"{made.n_tokens} tokens in {made.n_answers} answers to {made.n_done} prompts; "
         f"{made.n_skipped} prompts skipped, {made.n_failed} failed",
-        "simulated": f"acceptance length {made.simulated_length:.2f}",
-    } | _served(made.served)
+    } | _simulated(made) | _served(made.served) | _compared(made)
+
+
+def _simulated(made: edgespec.TrainedHead) -> dict[str, str]:
+    """Return what to say of the simulation in training, if there was one."""
+    if not made.simulated:
+        return {}
+    return {"simulated": f"acceptance length {made.simulated_length:.2f}"}
+
+
+def _compared(made: edgespec.TrainedHead) -> dict[str, str]:
+    """Return what to say of a draft model that was changed."""
+    if made.paired is None:
+        return {}
+    paired = made.paired
+    return {
+        "before": f"acceptance length {paired.before.acceptance_length:.2f}; now "
+        f"{paired.difference:+.2f} ({paired.difference_low:+.2f} to {paired.difference_high:+.2f})",
+        "result": paired.sentence,
+    }
 
 
 def _served(served: edgespec.ServedHead) -> dict[str, str]:
@@ -181,14 +221,14 @@ def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
     """Return the table of a plan."""
 
     def length(value: float | None) -> str:
-        return "not reached by any head" if value is None else f"acceptance length {value:.2f}"
+        return "not reached by any draft" if value is None else f"acceptance length {value:.2f}"
 
     times = {
         stage: f"{seconds / 60:.0f} min, {rate:.0f} tokens/s"
         for (stage, seconds), rate in zip(
             plan.seconds.items(),
             (plan.answers_per_s, plan.features_per_s, plan.training_per_s),
-            strict=True,
+            strict=False,
         )
     }
     return times | {

@@ -19,6 +19,9 @@ from ..errors import ModelError, ModelNotFound
 HEAD = "head.json"
 """The file next to a head's graphs that describes the head."""
 
+DRAFTED_IDS = "d2t.npy"
+"""The file next to a graph that drafts only some tokens: the target's id of each of them."""
+
 CHECKPOINTS = (
     "model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors",
     "pytorch_model.bin", "medusa_lm_head.pt",

@@ -5,6 +5,7 @@ It is made at the first conversion. The runtime never imports the tools.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -72,11 +73,13 @@ def run_worker(
     program: Path = WORKER,
     *,
     advice: str = "a model that the tools know is needed",
+    beside: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> tuple[str, ...]:
     """Run a job (see worker.py, tree_inputs.py, hidden_outputs.py) and return its warnings.
 
-    times: gets the seconds of each step. advice: the end of the message if a step fails. Raises
-    ConversionError if a step fails, and ConfigError if `python` cannot be started.
+    times: gets the seconds of each step. advice: the end of the message if a step fails. beside:
+    given the process id of the program, returns what to enter while it runs. Raises ConversionError
+    if a step fails, and ConfigError if `python` cannot be started.
     """
     telemetry.switch_off()  # for the worker, which imports onnxruntime
     log = folder / "convert.log"
@@ -94,8 +97,9 @@ def run_worker(
             raise ConfigError(f"{python} cannot be started: {error.strerror}") from error
         try:
             assert process.stdout
-            step, warnings = _follow(process.stdout, progress, times)
-            status = process.wait()
+            with beside(process.pid):
+                step, warnings = _follow(process.stdout, progress, times)
+                status = process.wait()
         finally:
             if process.poll() is None:
                 process.kill()

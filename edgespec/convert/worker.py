@@ -54,20 +54,32 @@ def say(step: str) -> None:
 
 
 def load(source: Path) -> tuple[Any, Any]:
-    """Return the model in float32 and its tokenizer.
+    """Return the model in float32 and its tokenizer (see `load_model`)."""
+    from transformers import AutoTokenizer
+
+    folder, file = _located(source)
+    return load_model(source), AutoTokenizer.from_pretrained(folder, **file)
+
+
+def load_model(source: Path) -> Any:
+    """Return the model in float32.
 
     source: a folder in Hugging Face's layout, or a GGUF, which is dequantised.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    folder, file = (source, {}) if source.is_dir() else (source.parent, {"gguf_file": source.name})
-    tokenizer = AutoTokenizer.from_pretrained(folder, **file)
+    folder, file = _located(source)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **file)
     if file:  # the weights of a GGUF are floats now, and can be written as such
         del model.config.quantization_config
         model.hf_quantizer, model.is_quantized = None, False
-    return model, tokenizer
+    return model
+
+
+def _located(source: Path) -> tuple[Path, dict[str, str]]:
+    """Return the folder and the further arguments with which transformers reads a model."""
+    return (source, {}) if source.is_dir() else (source.parent, {"gguf_file": source.name})
 
 
 def is_tied(model: Any) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import filterfalse
 from pathlib import Path
+from typing import Any
 
 from .. import kept_files
 from ..errors import ConfigError
@@ -163,17 +164,23 @@ def texts_of(data: bytes) -> list[str]:
         return []
     if "\0" in text:
         return []
-    return _messages(text) or [text]
+    return _contents(text) or [text]
 
 
-def _messages(text: str) -> list[str]:
+def _contents(text: str) -> list[str]:
+    """Return the contents of a saved chat's messages, [] if the text is anything else."""
+    contents = [message.get("content") for message in saved_messages(text)]
+    texts = [each for each in contents if isinstance(each, str)]
+    others = [each for each in contents if not isinstance(each, (str, list))]  # lists have pictures
+    return [] if others else texts
+
+
+def saved_messages(text: str) -> list[dict[str, Any]]:
     """Return the messages of a saved chat, [] if the text is anything else."""
     if CHAT not in text[:200]:
         return []
     try:
-        saved = json.loads(text)
-        contents = [message["content"] for message in saved["messages"]]
-        contents = [each for each in contents if not isinstance(each, list)]  # lists have pictures
+        messages = json.loads(text)["messages"]
+        return messages if all(isinstance(each, dict) for each in messages) else []
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
-    return contents if all(isinstance(content, str) for content in contents) else []

@@ -52,6 +52,12 @@ class SuffixArray:
     def __len__(self) -> int:
         return self._n
 
+    def texts(self) -> list[np.ndarray]:
+        """Return the tokens of each text between separators, without empty ones."""
+        tokens = np.asarray(self._tokens)
+        texts = np.split(tokens, np.flatnonzero(tokens == SEPARATOR))
+        return [each[each != SEPARATOR] for each in texts if (each != SEPARATOR).any()]
+
     def find(self, ending: Sequence[int], most: int = _DEPTH) -> Match:
         """Return the places of the longest end of `ending` that occurs in the text, else NO_MATCH.
 

@@ -55,13 +55,12 @@ def found(reference: Reference, path: Path) -> list[Companion]:
 
     reference: the target as the user named it. Files that cannot be read are left out.
     """
-    own = [path] if has_own_head(path) else []
-    each_head = itertools.chain(own, _heads(reference, path))
+    own, trained = [path] if has_own_head(path) else [], list(trained_for(path))
+    each_head = itertools.chain(own, trained, _heads(reference, path))
     heads = [companion for each in each_head if (companion := _fitting(each, path))]
     heads.sort(key=lambda companion: companion.role == "mtp")
-    siblings = [
-        Companion(each, "sibling", files.size_of(each)) for each in _siblings(reference, path)
-    ]
+    models = itertools.chain(filter(_is_model, trained), _siblings(reference, path))
+    siblings = [Companion(each, "sibling", files.size_of(each)) for each in models]
     return [*dict.fromkeys(heads), *siblings]
 
 
@@ -171,10 +170,7 @@ def fills_in(reference: Reference, path: Path) -> bool:
 
 
 def _heads(reference: Reference, path: Path) -> Iterator[Path]:
-    """Yield the files that look like heads by name or folder: those trained here first, then those
-    of the catalogue.
-    """
-    yield from trained_for(path)
+    """Yield the files that look like heads by name or folder, those of the catalogue first."""
     entry = entry_of(reference, path)
     for head in entry.heads if entry else ():
         if head.file and (there := hub.resolve(head.reference)):
@@ -225,6 +221,15 @@ def _facts(path: Path) -> HeadFacts | None:
     except (EdgeSpecError, OSError) as error:
         logger.info("%s is not drafted with: %s", path, error)
     return None
+
+
+def _is_model(path: Path) -> bool:
+    """Return True if a file that was trained here is a draft model."""
+    try:
+        return not is_head(path)
+    except (EdgeSpecError, OSError) as error:
+        logger.info("%s is not drafted with: %s", path, error)
+        return False
 
 
 def _fitting(path: Path, target: Path) -> Companion | None:

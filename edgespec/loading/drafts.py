@@ -21,6 +21,7 @@ from ..errors import ConfigError, EdgeSpecError, ModelError, VocabularyMismatch
 from . import companions, library
 from .assembly import configured, uses_model
 from .models import Reference, has_own_head, is_head, model_path, open_model
+from .trained import is_private
 
 __all__ = [
     "discard_copy_of",
@@ -48,8 +49,9 @@ def draft_paths(
 ) -> list[Path]:
     """Return the files of draft models and heads that `load` may use with these arguments.
 
-    These are the named file, or for "auto" the fitting files on this disk, best first. The list is
-    empty if no draft model is to be used.
+    These are the named file, or for "auto" the fitting files on this disk, best first. A head that
+    was made of the user's own texts is among them only if documents of this user are drafted from
+    as well (draft_corpus None). The list is empty if no draft model is to be used.
     """
     spec = configured(speculative_config, draft)
     if not uses_model(spec):
@@ -59,7 +61,10 @@ def draft_paths(
     needs_model = all(entry.uses_model for entry in drafters.chosen(spec.method))
     if not needs_model and draft != "auto":
         return []
-    return companions.best(model, model_path(model), config, needed=needs_model)
+    paths = companions.best(model, model_path(model), config, needed=needs_model)
+    if spec.draft_corpus is None:
+        return paths
+    return [path for path in paths if not is_private(path)]
 
 
 def ggufs_for_fork(

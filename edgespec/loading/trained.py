@@ -1,4 +1,4 @@
-"""Heads that were trained here: where they are kept, and the file that each was trained for."""
+"""Heads and draft models that were trained here: where they are kept, and for which file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from .. import hub, kept_files
 from ..backends import files
+from .models import is_head
 
 logger = logging.getLogger("edgespec.loading")
 
@@ -20,38 +21,46 @@ _MOST = 1 << 16  # bytes of a note
 
 
 class _Note(msgspec.Struct):
-    """The note next to a head. target: `files.identity` of the file that it was trained for."""
+    """The note next to a head. target: `files.identity` of the file that it was trained for.
+    private: it was made of the user's own texts.
+    """
 
     target: tuple[str, int, str]
     head: str
+    private: bool = False
 
 
-def register(head: Path, target: Path) -> Path:
-    """Copy a head to the folder of models, where loads of its target find it; return the copy.
+def register(head: Path, target: Path, *, private: bool = False) -> Path:
+    """Copy a head or a draft model to the folder of models, where loads of its target find it;
+    return the copy.
 
-    head: a GGUF, or the folder of a converted head. An earlier head of the same target is replaced.
+    head: a GGUF, or a folder with a graph. An earlier head of the same target is replaced by a
+    head, and a draft model by a draft model. private: it was made of the user's own texts, so only
+    this user can read the copy.
     """
-    folder = (
-        hub.models_dir() / f"{files.stem_of(files.label(target)).replace('/', '-')}-trained-head"
-    )
+    what = "head" if is_head(files.only_graph(head) if head.is_dir() else head) else "draft"
+    name = files.stem_of(files.label(target)).replace("/", "-")
+    folder = hub.models_dir() / f"{name}-trained-{what}"
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, mode=0o700 if private else 0o777)
     if head.is_dir():
-        shutil.copytree(head, partial)
+        shutil.copytree(head, partial, dirs_exist_ok=True)
         name = files.only_graph(head).name
     else:
-        partial.mkdir(parents=True)
         name = head.name
         shutil.copyfile(head, partial / name)
-    note = _Note(tuple(files.identity(target)), name)
+    note = _Note(tuple(files.identity(target)), name, private)
     (partial / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note)))
+    if private:
+        kept_files.protect(partial)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
     return folder / name
 
 
 def trained_for(target: Path) -> Iterator[Path]:
-    """Yield the heads that were trained here for exactly this file.
+    """Yield the heads and draft models that were trained here for exactly this file.
 
     A head that was trained for another file of the same name is left out, with a warning.
     """
@@ -67,6 +76,12 @@ def trained_for(target: Path) -> Iterator[Path]:
                 "it anew: edgespec train %s --prompts FILE -o DIR",
                 target, path.parent, target,
             )  # fmt: skip
+
+
+def is_private(head: Path) -> bool:
+    """Return True for a registered head that was made of the user's own texts."""
+    note = kept_files.load(head.parent / NOTE, _read, "its head counts as private")
+    return bool(note and note.private)
 
 
 def _read(path: Path) -> _Note:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from msgspec import structs
 
+from ..backends.base import Tokenizer
 from ..chat.encoder import ConversationEncoder
 from ..config import RepetitionDetection
 from ..engine import Engine
 from ..errors import Aborted, EdgeSpecError
-from .prompts import Messages
-from .recordings import Recording, Recordings
+from .gently import Pauses
+from .prompts import PASSAGE, Messages
+from .recordings import ALONE, Recording, Recordings
 
 N_SLOTS, N_CTX = 8, 1024  # of the target while it answers; a conversation is no longer
 MOST_ANSWER = 256  # tokens
@@ -29,7 +31,7 @@ def record(
     prompts: Sequence[Messages],
     recordings: Recordings,
     n_tokens: int,
-    progress: Callable[[str], None],
+    pauses: Pauses,
 ) -> None:
     """Let the engine answer prompts until all answers together have `n_tokens` tokens, or each
     prompt was answered often enough. Prompts that were recorded before are not asked again.
@@ -38,14 +40,14 @@ def record(
     second round it is the other way round, and in later rounds all answers are drawn.
     """
     jobs, began, before = _jobs(engine, prompts, recordings), time.monotonic(), recordings.n_tokens
-    told = began
+    told, paused_s = began, pauses.seconds
     with ThreadPoolExecutor(engine.n_slots) as pool:
         running: set[Future[Recording]] = set()
         try:
             while True:
                 wanted = engine.n_slots - len(running) if recordings.n_tokens < n_tokens else 0
                 for job in itertools.islice(jobs, wanted):
-                    running.add(pool.submit(_answered, engine, *job))
+                    running.add(pool.submit(_answered, engine, *job, pauses))
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -53,12 +55,31 @@ def record(
                     recordings.add(each.result())
                 if (now := time.monotonic()) - told > _TOLD_EVERY_S:
                     told, n = now, recordings.n_tokens
-                    rate = (n - before) / (now - began)
-                    left = f", {(n_tokens - n) / rate / 60:.0f} min left" if rate else ""
-                    progress(f"answers: {n} of {n_tokens} tokens, {rate:.0f} tokens/s{left}")
+                    rate = (n - before) / (now - began - (pauses.seconds - paused_s))
+                    left = f", {max(0, n_tokens - n) / rate / 60:.0f} min left" if rate else ""
+                    pauses.progress(f"answers: {n} of {n_tokens} tokens, {rate:.0f} tokens/s{left}")
         finally:
             if running:
+                pauses.end()
                 engine.cancel()
+
+
+def record_alone(
+    engine: Engine, prompts: Sequence[Messages], numbers: Sequence[int], recordings: Recordings,
+    pauses: Pauses,
+) -> None:  # fmt: skip
+    """Let the engine answer the prompts of these numbers greedily, one after the other.
+
+    In company an evaluation has more rows, so its sums are rounded differently, and a token may
+    come out differently where two are nearly equally likely. A draft is served alone, so what it
+    accepts is compared with answers that were made alone.
+    """
+    known = {each.prompt for each in recordings.all if each.round == ALONE}
+    missing = [number for number in numbers if number not in known]
+    for i, number in enumerate(missing, 1):
+        pauses.progress(f"answers to check the draft with: {i} of {len(missing)}")
+        empty = Recording(number, ALONE, "done")
+        recordings.add(_answered(engine, prompts[number], empty, pauses))
 
 
 def _jobs(
@@ -75,21 +96,36 @@ def _jobs(
                 yield messages, Recording(number, round, "done", drawn=drawn)
 
 
-def _answered(engine: Engine, messages: Messages, empty: Recording) -> Recording:
+def prompt_ids(tokenizer: Tokenizer, messages: Messages) -> list[int]:
+    """Return the tokens of a prompt, with the model's own template unless it is a passage. Raises
+    TemplateError and ConfigError.
+    """
+    if messages[-1]["role"] == PASSAGE:
+        return tokenizer.encode(messages[-1]["content"], parse_special=False)
+    encoder = ConversationEncoder(tokenizer)
+    return encoder.encode(encoder.render(messages), continues=True)
+
+
+def _answered(
+    engine: Engine, messages: Messages, empty: Recording, pauses: Pauses
+) -> Recording:  # fmt: skip
     """Return the recording of one prompt. Raises Aborted if the answer was cancelled."""
     seed = empty.prompt * _MOST_ROUNDS + empty.round
     settings = {"seed": seed} if empty.drawn else {"temperature": 0.0}
     try:
-        encoder = ConversationEncoder(engine.tokenizer)
-        prompt = encoder.encode(encoder.render(messages), continues=True)
+        prompt = prompt_ids(engine.tokenizer, messages)
         if len(prompt) + MOST_ANSWER > engine.n_ctx:
             why = f"the prompt has {len(prompt)} tokens; with an answer, {engine.n_ctx} fit"
             return structs.replace(empty, status="skipped", why=why)
-        completion = engine.generate(
+        stream = engine.stream(
             prompt, max_tokens=MOST_ANSWER, repetition_detection=LOOP, **settings
         )
+        for event in stream:
+            completion = event.completion
+            pauses.wait()
     except EdgeSpecError as error:
         return structs.replace(empty, status="failed", why=str(error))
+    assert completion
     if completion.finish_reason == "cancelled":
         raise Aborted("the answer was cancelled")
     n = len(completion.token_ids) - completion.stats.num_repeated_tokens

@@ -1,48 +1,84 @@
-"""The card of a trained head: what it is, what it was made of, and what it gains here."""
+"""The card of a trained draft: what it is, what it was made of, and what it gains here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..backends import files
 
 if TYPE_CHECKING:
-    from .shape import Shape
+    from .kinds.base import MadeDraft
     from .training import TrainedHead
 
 
-def card(made: TrainedHead, shape: Shape, target: Path, depth: int, result: Any) -> str:
-    """Return the model card of a head as Markdown.
+_GENERAL = (
+    "Its training data are answers of the model to the prompts of the person who trained it: parts "
+    "of them may be recovered from the weights, so do not publish a draft that was made of private "
+    "prompts."
+)
+_PRIVATE = (
+    "**Private: do not publish or share it.** It was made of one person's chats, documents and "
+    "earlier answers, and parts of them may be recovered from the weights."
+)
 
-    depth: the steps of its training-time test. result: the worker's result.json.
+
+def card(
+    trained: TrainedHead, made: MadeDraft, target: Path, *, private: bool, picture: str = ""
+) -> str:  # fmt: skip
+    """Return the model card of a draft as Markdown.
+
+    private: it was made of the user's own texts. picture: the name of the picture of the training
+    next to the card, "" if there is none.
     """
     name, size, start = files.identity(target)
-    served = made.served
-    places = range(1, len(served.acceptance) + 1)
+    served = trained.served
     lines = [
-        "---", f"license: {shape.license}", "library_name: edgespec", "---", "",
-        f"# EAGLE-3 head for {name}", "",
-        "It drafts tokens for this one model. Its training data are answers of the model to the "
-        "prompts of the person who trained it: parts of them may be recovered from the weights, so "
-        "do not publish a head that was made of private prompts.", "",
+        "---", f"license: {made.license}", "library_name: edgespec", "---", "",
+        f"# {made.title} for {name}", "",
+        f"It drafts tokens for this one model. {_PRIVATE if private else _GENERAL}", "",
         "| | |", "| --- | --- |",
         f"| target | {name}, {size} bytes, sha256 of its first MiB begins with {start} |",
-        f"| reads | the inputs of the layers {', '.join(map(str, shape.layers))} |",
-        f"| drafts | {shape.n_drafted} of {shape.target.vocab_size} tokens |",
-        f"| weights | {shape.n_weights / 1e6:.1f} million |",
-        f"| data | {made.n_tokens} tokens in {made.n_answers} answers of the target to "
-        f"{made.n_done} prompts; {made.n_skipped} prompts skipped, {made.n_failed} failed |",
-        f"| training | {result['n_steps']} steps, training-time test of {depth}, "
-        f"best at step {result['best_step']} |",
-        f"| licence | that of the target ({shape.license}) and of the prompts |", "",
+        *(f"| {label} | {fact} |" for label, fact in made.facts.items()),
+        f"| data | {trained.n_tokens} tokens in {trained.n_answers} answers of the target to "
+        f"{trained.n_done} prompts; {trained.n_skipped} prompts skipped, {trained.n_failed} failed "
+        "|",
+        f"| licence | that of the target ({made.license}) and of the prompts |", "",
         f"Acceptance for {served.n_answers} prompts that were held out, drafts of "
         f"{len(served.acceptance)} tokens:", "",
-        "| | simulated in training | served by edgespec |", "| --- | ---: | ---: |",
-        *(f"| token {i} | {a:.3f} | {b:.3f} |"
-          for i, a, b in zip(places, made.simulated, served.acceptance, strict=True)),
-        f"| acceptance length | {made.simulated_length:.3f} | {served.acceptance_length:.3f} |", "",
+        *_table({
+            "simulated in training": (trained.simulated_length, trained.simulated),
+            "served by edgespec": (served.acceptance_length, served.acceptance),
+        } | _before(trained)), "",
         f"Speed on the device that made it: {served.gain:.2f} times as fast as plain decoding "
         f"(95% interval {served.gain_low:.2f}–{served.gain_high:.2f}).", "",
     ]  # fmt: skip
+    if compared := trained.paired:
+        lines += [
+            f"{compared.sentence} The acceptance length changed by {compared.difference:+.3f} "
+            f"(95% interval {compared.difference_low:+.3f} to {compared.difference_high:+.3f}). A "
+            f"drafted token takes {1000 * compared.token_s:.1f} ms, "
+            f"{1000 * compared.token_s_before:.1f} ms before.", "",
+        ]  # fmt: skip
+    if picture:
+        lines += [f"![Divergence and acceptance during the training]({picture})", ""]
     return "\n".join(lines)
+
+
+def _before(trained: TrainedHead) -> dict[str, tuple[float, Sequence[float]]]:
+    """Return the column of the draft model that was changed."""
+    if trained.paired is None:
+        return {}
+    before = trained.paired.before
+    return {"served before": (before.acceptance_length, before.acceptance)}
+
+
+def _table(columns: Mapping[str, tuple[float, Sequence[float]]]) -> list[str]:
+    """Return a table of acceptance lengths and the acceptance at each place, as far as known."""
+    known = {name: each for name, each in columns.items() if each[1]}
+    lines = [f"| | {' | '.join(known)} |", f"| --- |{' ---: |' * len(known)}"]
+    for i, row in enumerate(zip(*(shares for _, shares in known.values()), strict=True), 1):
+        lines.append(f"| token {i} | {' | '.join(f'{share:.3f}' for share in row)} |")
+    lengths = " | ".join(f"{length:.3f}" for length, _ in known.values())
+    return [*lines, f"| acceptance length | {lengths} |"]

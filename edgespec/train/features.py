@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from .. import kept_files
 from ..backends.base import Model
 from ..backends.heads import FINAL
+from .gently import Pauses
 from .recordings import Recording
 
 N_STATES = 4  # of each token: three layers and the final state
@@ -31,47 +31,81 @@ def extract(
     layers: Sequence[int],
     recordings: Sequence[Recording],
     folder: Path,
-    progress: Callable[[str], None],
+    pauses: Pauses,
 ) -> None:
-    """Write the states of all conversations to features.bin, and their ids to features.json.
+    """Write the states of all conversations to features.bin, and their ids to features.json."""
 
-    Each conversation is evaluated by itself from an empty cache, so the states do not depend on
-    where an earlier run was killed; this run goes on after the last conversation that is complete.
-    """
-    data = folder / "features.bin"
-    begins = np.cumsum([0, *(len(each.ids) for each in recordings)]).tolist()
+    def states(recording: Recording) -> bytes:
+        hidden = target.decode(recording.ids, n_logits=1).hidden
+        assert hidden is not None
+        return bfloat16(hidden).tobytes()
+
+    counts = [len(each.ids) for each in recordings]
     size = bytes_a_token(target.hidden_size)
-    n_there = data.stat().st_size // size if data.exists() else 0
-    first = max(i for i, begin in enumerate(begins) if begin <= n_there)
-    began = told = time.monotonic()
     target.tap((*layers, FINAL))
-    with contextlib.ExitStack() as stack:
-        stack.callback(target.tap, ())
-        handle = os.open(data, os.O_WRONLY | os.O_CREAT, 0o600)
-        file = stack.enter_context(os.fdopen(handle, "wb"))
+    try:
+        append(
+            folder / "features.bin", target, recordings, counts, size, states, "hidden states",
+            pauses,
+        )  # fmt: skip
+    finally:
+        target.tap(())
+    write_conversations(folder / "features.json", recordings, counts)
+
+
+def append(
+    path: Path,
+    target: Model,
+    recordings: Sequence[Recording],
+    counts: Sequence[int],
+    size: int,
+    of: Callable[[Recording], bytes],
+    stage: str,
+    pauses: Pauses,
+) -> None:
+    """Write what the target says of each recorded conversation, one after the other, to a file.
+
+    counts: the tokens of each conversation that something is written of; size: the bytes of each.
+    of: evaluates a conversation and returns its bytes. Each conversation is evaluated by itself
+    from an empty cache, so the result does not depend on where an earlier run was killed; this run
+    goes on after the last conversation that is complete. stage: the name in messages.
+    """
+    begins = np.cumsum([0, *counts]).tolist()
+    n_there = path.stat().st_size // size if path.exists() else 0
+    first = max(i for i, begin in enumerate(begins) if begin <= n_there)
+    began, paused_s = time.monotonic(), pauses.seconds
+    told = began
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    with os.fdopen(handle, "wb") as file:
         file.truncate(begins[first] * size)
         file.seek(begins[first] * size)
         for i, recording in enumerate(recordings[first:], first):
+            pauses.wait()
             target.truncate(0)
-            hidden = target.decode(recording.ids, n_logits=1).hidden
-            assert hidden is not None
-            file.write(bfloat16(hidden).tobytes())
+            file.write(of(recording))
             if (now := time.monotonic()) - told > _TOLD_EVERY_S:
                 told, n = now, begins[i + 1] - begins[first]
-                left_s = (begins[-1] - begins[i + 1]) * (now - began) / n
-                progress(
-                    f"hidden states: {begins[i + 1]} of {begins[-1]} tokens, "
-                    f"{n / (now - began):.0f} tokens/s, {left_s / 60:.0f} min left"
+                worked_s = now - began - (pauses.seconds - paused_s)
+                left_s = (begins[-1] - begins[i + 1]) * worked_s / n
+                pauses.progress(
+                    f"{stage}: {begins[i + 1]} of {begins[-1]} tokens, "
+                    f"{n / worked_s:.0f} tokens/s, {left_s / 60:.0f} min left"
                 )
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_conversations(
+    path: Path, recordings: Sequence[Recording], counts: Sequence[int]
+) -> None:  # fmt: skip
+    """Write the ids of conversations for the worker, and where each begins in what `append` has
+    written.
+    """
     conversations = [
         {"begin": begin, "ids": each.ids, "n_prompt": each.n_prompt}
-        for begin, each in zip(begins, recordings, strict=False)
+        for begin, each in zip(np.cumsum([0, *counts]).tolist(), recordings, strict=False)
     ]
-    kept_files.replace(
-        folder / "features.json", [json.dumps({"conversations": conversations}).encode()]
-    )
+    kept_files.replace(path, [json.dumps({"conversations": conversations}).encode()])
 
 
 def bfloat16(states: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

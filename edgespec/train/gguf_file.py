@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,10 +82,17 @@ def add_metadata(writer: Any, job: dict[str, Any]) -> None:
 
 def copy_vocabulary(writer: Any, target: Any) -> None:
     """Copy a GGUF's vocabulary, without its chat templates."""
+    copy_fields(
+        writer, target, lambda key: key.startswith("tokenizer.") and "chat_template" not in key
+    )
+
+
+def copy_fields(writer: Any, source: Any, is_wanted: Callable[[str], bool]) -> None:
+    """Copy the wanted metadata of a GGUF."""
     import gguf
 
-    for key, field in target.fields.items():
-        if key.startswith("tokenizer.") and "chat_template" not in key:
+    for key, field in source.fields.items():
+        if is_wanted(key):
             kind = field.types[0]
             element = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(key, field.contents(), kind, element)

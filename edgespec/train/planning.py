@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..backends import files
+from ..backends.base import FileModel
 from ..backends.heads import FINAL
 from ..config import EngineConfig
 from ..costs.curves import Curve
@@ -35,9 +38,9 @@ GOOD = 0.75
 with drafts of five tokens, more than most published heads reach."""
 
 WANTED_GAIN = 1.15
-_PASSES_FLOPS = 6  # operations for each weight, token and step of the training-time test
-_LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
-_TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
+PASS_FLOPS = 6  # operations for each weight, token and step of the training-time test
+LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
+TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
 _HEAD_BYTES = 1.07  # for each weight of a head of 8 bits
 _SPEED_PROMPT = "List some things that one can see in a harbour, and say what each is for."
 _SPEED_TOKENS = 64
@@ -52,7 +55,8 @@ class TrainingPlan:
     the time of each stage. disk, free_disk, memory: bytes. break_even, wanted: the mean acceptance
     length at which drafting is as fast as plain decoding, and WANTED_GAIN times as fast; None where
     no head reaches it. expected: the length to expect. good_gain: the speedup with a good head
-    (GOOD). expected_gain: with the expected length.
+    (GOOD). expected_gain: with the expected length. others: the cores that other programs used
+    during the measurements, 0 if the system does not show it.
     """
 
     n_tokens: int
@@ -68,6 +72,17 @@ class TrainingPlan:
     expected: float
     expected_gain: float
     good_gain: float
+    others: float = 0.0
+
+    @property
+    def warning(self) -> str:
+        """Say that other programs disturbed the measurements, "" if they did not."""
+        if self.others <= BUSY:
+            return ""
+        return (
+            f"Other programs used {self.others:.1f} cores meanwhile, so the plan is not reliable "
+            "and not kept: plan again while nothing else runs."
+        )
 
     @property
     def wanted_gain(self) -> float:
@@ -94,18 +109,19 @@ class TrainingPlan:
             )
         if not self.pays:
             return (
-                "It does not pay here: even with a good head, drafting would be "
+                "It does not pay here: even with a good draft, drafting would be "
                 f"{self.good_gain:.2f} times as fast as plain decoding on this device."
             )
         hours, needed = sum(self.seconds.values()) / 3600, f"{self.break_even:.2f}"
         return (
-            f"In about {hours:.1f} hours it makes a head with an expected acceptance length of "
+            f"In about {hours:.1f} hours it makes a draft with an expected acceptance length of "
             f"{self.expected:.2f}; this device needs {needed} to break even."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
-        return asdict(self) | {"pays": self.pays, "fits": self.fits, "sentence": self.sentence}
+        derived = ("pays", "fits", "sentence", "warning")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 def expected_length(n_tokens: float) -> float:
@@ -147,7 +163,7 @@ def head_curve(target: Curve, path: Path, shape: Shape) -> Curve:
     """Return the expected seconds of a head's guesses: its share of the target's bytes, because
     reading weights is what takes time.
     """
-    share = shape.n_weights * _HEAD_BYTES / files.size_of(path)
+    share = shape.n_read * _HEAD_BYTES / files.size_of(path)
     return Curve((0,), (1,), ((share * target(1, SHORT_CACHE),),))
 
 
@@ -161,14 +177,15 @@ def make_plan(
     passes, seconds: how long to train, as in the worker's job; depth: the steps of its
     training-time test. flops: the operations a second of this device.
     """
+    meter = LoadMeter()
     answers = answers_per_s(engine)
     curve, features = target_speed(path, shape.layers)
-    draft, n = head_curve(curve, path, shape), n_tokens * _LONGER
-    training = flops / (_PASSES_FLOPS * depth * shape.n_weights)
+    load = meter.look()
+    draft, n = head_curve(curve, path, shape), n_tokens * LONGER
+    training = flops / (PASS_FLOPS * depth * shape.n_weights)
     best, _ = speedup(curve, draft, GOOD)
     expected = expected_length(n_tokens)
     expected_gain, _ = speedup(curve, draft, rate_of(expected, 3))
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     return TrainingPlan(
         n_tokens, answers, features, training,
         {
@@ -177,12 +194,18 @@ def make_plan(
             "training": seconds or passes * n_tokens / training,
         },
         int(n * bytes_a_token(shape.target.hidden_size)),
-        shutil.disk_usage(nearest).free,
-        _TRAINED_BYTES * shape.n_weights
+        free_disk(folder),
+        TRAINED_BYTES * shape.n_weights
         + 12 * shape.target.vocab_size * shape.target.hidden_size,
         length_for(curve, draft, 1.0 + 1e-9), length_for(curve, draft, WANTED_GAIN), expected,
-        expected_gain, best,
+        expected_gain, best, load.others if load else 0.0,
     )  # fmt: skip
+
+
+def free_disk(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist."""
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(nearest).free
 
 
 def answers_per_s(engine: Engine) -> float:
@@ -205,19 +228,44 @@ def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
     """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
     reads text and gives the hidden states of these layers and the final ones.
 
-    Raises ConfigError for a target that does not give them.
+    Raises ConfigError for a target that does not give these states.
     """
-    meter = LoadMeter()
     with contextlib.closing(open_model(path, EngineConfig(n_ctx=512))) as target:
-        curve = kept_curve(target)
-        if curve is None:
-            curve = measure(target, widths=QUICK)
-            load = meter.look()
-            quiet = load is None or load.others is None or load.others <= BUSY
-            keep_curve(target, curve, quiet=quiet)
-        tokens = [5] * 256
-        target.truncate(0)
+        curve = curve_of(target)
         target.tap((*layers, FINAL))
-        began = time.monotonic()
-        target.decode(tokens)
-        return curve, len(tokens) / (time.monotonic() - began)
+        return curve, reading_per_s(target)
+
+
+def curve_of(model: FileModel) -> Curve:
+    """Return t(n) of a model, measured now unless it is known.
+
+    Times that were measured while other programs ran are neither used nor kept.
+    """
+    curve = kept_curve(model, quiet=True)
+    if curve is None:
+        meter = LoadMeter()
+        curve = measure(model, widths=QUICK)
+        load = meter.look()
+        if load is None or load.others <= BUSY:
+            keep_curve(model, curve)
+    return curve
+
+
+def reading_per_s(model: FileModel) -> float:
+    """Measure how many tokens of text a model reads in a second."""
+    model.truncate(0)
+    tokens = [5] * 256
+    began = time.monotonic()
+    model.decode(tokens)
+    return len(tokens) / (time.monotonic() - began)
+
+
+def matrix_flops() -> float:
+    """Measure how many operations a second this device does in products of float32 matrices."""
+    a, b = np.ones((512, 576), np.float32), np.ones((576, 4096), np.float32)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        a @ b
+        times.append(time.perf_counter() - began)
+    return float(2 * a.size * b.shape[1] / min(times))

@@ -8,37 +8,55 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import named_files
+from .. import kept_files, named_files
 from ..errors import ConfigError
 
 Messages = list[dict[str, str]]
-"""A conversation in OpenAI's form that ends with a message of the user."""
+"""A conversation in OpenAI's form that ends with a message of the user, or a single message with
+the role PASSAGE: a text that the model writes on."""
 
+PASSAGE = "passage"
+
+_PATTERNS = ("*.txt", "*.json", "*.jsonl")  # files of prompts in a folder
 _TEXTS = ("prompt", "instruction", "question", "text")
-_MOST = 1 << 30  # bytes of a file
+MOST = 1 << 30  # bytes of a file
 
 
-def read_prompts(paths: Iterable[Path], without: Iterable[Path] = ()) -> list[Messages]:
-    """Return the prompts in some files, each once, except for those that end like a prompt in one
-    of the files `without`, apart from case and spaces.
+def read_prompts(
+    paths: Iterable[Path], without: Iterable[Path] = (), own: Iterable[Messages] = ()
+) -> list[Messages]:
+    """Return the prompts in some files, and further ones, each once.
 
-    A .jsonl file has a JSON object on each line, and a .json file a list of them. An object has
-    messages in OpenAI's form; or turns, a list of texts of which the first is taken; or one text
-    named prompt, instruction (with or without an input), question or text. In any other file each
-    line is a prompt. Raises ConfigError for a file without prompts.
+    without: files of prompts to leave out: prompts in which the user says the same, apart from case
+    and spaces, and passages that contain it or a part of it. own: prompts that are in no file.
+
+    A folder stands for its .txt, .json and .jsonl files. A .jsonl file has a JSON object on each
+    line, and a .json file a list of them. An object has messages in OpenAI's form; or turns, a list
+    of texts of which the first is taken; or one text named prompt, instruction (with or without an
+    input), question or text. In any other file each line is a prompt. Raises ConfigError for a file
+    without prompts.
     """
-    left_out = {_end(messages) for path in without for messages in _of_file(path)}
+    values = (value for path in _files(without) for value in _values(path))
+    conversations = (_messages(turn) for value in values for turn in _turns(value))
+    left_out = {_plain(each[-1]["content"]) for each in conversations if each}
     prompts: dict[str, Messages] = {}
-    for path in paths:
+
+    def take(given: Iterable[Messages], source: str) -> None:
         before = len(prompts)
-        for messages in _of_file(path):
-            if _end(messages) not in left_out:
+        for messages in given:
+            if not _is_left_out(messages, left_out):
                 prompts.setdefault(json.dumps(messages), messages)
         if len(prompts) == before:
-            raise ConfigError(
-                f"{path} has no prompts that are not in the other files: expected a text on each "
-                "line, or JSON objects with messages, turns, prompt, instruction, question or text"
-            )
+            raise ConfigError(f"{source} no prompts that are not in the other files")
+
+    forms = (
+        "(expected: a text on each line, or JSON objects with messages, turns, prompt, "
+        "instruction, question or text)"
+    )
+    for path in _files(paths):
+        take(_of_file(path), f"{path} {forms} has")
+    if own := list(own):
+        take(own, "the corpus has")
     return list(prompts.values())
 
 
@@ -47,13 +65,40 @@ def fingerprint(prompts: Sequence[Messages]) -> str:
     return hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
 
 
-def _end(messages: Messages) -> str:
-    return " ".join(messages[-1]["content"].casefold().split())
+def _is_left_out(messages: Messages, left_out: set[str]) -> bool:
+    """Return True for a conversation in which the user says one of these texts, and for a passage
+    that has a part of one.
+    """
+    said = [_plain(each["content"]) for each in messages if each["role"] == "user"]
+    passages = [_plain(each["content"]) for each in messages if each["role"] == PASSAGE]
+    shared = (a in b or b in a for a in passages for b in left_out)
+    return not left_out.isdisjoint(said) or any(shared)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield files, and for a folder the files of prompts in it."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = kept_files.matching(path, *_PATTERNS)
+        if not inside:
+            raise ConfigError(f"the folder {path} has no .txt, .json or .jsonl file of prompts")
+        yield from inside
 
 
 def _of_file(path: Path) -> Iterator[Messages]:
+    yield from filter(None, map(_messages, _values(path)))
+
+
+def _values(path: Path) -> list[Any]:
+    """Return the JSON values or lines of a file."""
     try:
-        text = named_files.read(path, _MOST).decode("utf-8-sig")
+        text = named_files.read(path, MOST).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read prompts from {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -70,9 +115,13 @@ def _of_file(path: Path) -> Iterator[Messages]:
         raise ConfigError(f"{path} is no JSON: {error}") from None
     if not isinstance(values, list):
         raise ConfigError(f"{path} holds no list of prompts but {str(values)!r:.80}")
-    for value in values:
-        if messages := _messages(value):
-            yield messages
+    return values
+
+
+def _turns(value: Any) -> list[Any]:
+    """Return each question of a JSON value that has several, else the value itself."""
+    turns = value.get("turns") if isinstance(value, dict) else None
+    return turns if isinstance(turns, list) else [value]
 
 
 def _messages(value: Any) -> Messages:
@@ -82,7 +131,7 @@ def _messages(value: Any) -> Messages:
     if not isinstance(value, dict):
         return []
     if isinstance(given := value.get("messages"), list):
-        return _until_user(given)
+        return until_user(given)
     if isinstance(turns := value.get("turns"), list) and turns:
         return _messages(turns[0])
     for name in _TEXTS:
@@ -92,7 +141,7 @@ def _messages(value: Any) -> Messages:
     return []
 
 
-def _until_user(given: Sequence[Any]) -> Messages:
+def until_user(given: Sequence[Any]) -> Messages:
     """Return the messages up to the last one of the user, [] if there is none or one of them is not
     plain text.
     """

@@ -14,18 +14,21 @@ from .. import kept_files
 from ..errors import ConfigError, EdgeSpecError
 
 MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
-_OWN = (  # all files that a training makes in its folder, besides the folder `head`
-    MANIFEST, ANSWERS, LOCK, "plan.json", "features.bin", "features.json", "job.json", "state.pt",
-    "state.partial", "model.safetensors", "result.json", "convert.log",
+OWN_PROMPTS = "own-prompts.json"
+ALONE = -1  # the round of answers that were made one after the other
+_OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
+    MANIFEST, ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "job.json",
+    "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json", "states.bin",
+    "model.safetensors", "result.json", "convert.log",
 )  # fmt: skip
 
 
 class Recording(msgspec.Struct, frozen=True):
     """A prompt that the target was asked, and its answer.
 
-    prompt: the number of the prompt. round: how often it was asked before. why: the reason if it
-    was skipped or failed. ids: the tokens of the prompt, then of the answer. drawn: True if the
-    answer was drawn with the model's own sampling, False if it is greedy.
+    prompt: the number of the prompt. round: how often it was asked before, or ALONE. why: the
+    reason if it was skipped or failed. ids: the tokens of the prompt, then of the answer. drawn:
+    True if the answer was drawn with the model's own sampling, False if it is greedy.
     """
 
     prompt: int
@@ -71,8 +74,13 @@ class Recordings:
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens of all answers."""
-        return sum(each.n_answer for each in self.all if each.status == "done")
+        """The number of tokens of all answers, without those made ALONE."""
+        return sum(each.n_answer for each in self.done if each.round != ALONE)
+
+    @property
+    def n_answers(self) -> int:
+        """The number of answers, without those made ALONE."""
+        return sum(each.round != ALONE for each in self.done)
 
     def _read(self) -> None:
         data = self._path.read_bytes()
@@ -138,17 +146,17 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
 
 def forget_training(folder: Path) -> int:
     """Delete the recordings of a training and all that was made of them, except for the exported
-    head; return the number of deleted bytes.
+    drafts; return the number of deleted bytes.
 
     Raises ConfigError for a folder in which no training was begun.
     """
     if not (folder / MANIFEST).is_file():
         raise ConfigError(f"no training was begun in {folder}: it has no {MANIFEST}")
-    n_bytes = 0
-    for name in _OWN:
+    n_bytes, of_kinds = 0, [path.parent for path in folder.glob(f"*/{MANIFEST}")]
+    for path in (each / name for each in (*of_kinds, folder) for name in _OWN):
         with contextlib.suppress(FileNotFoundError):
-            n_bytes += (folder / name).stat().st_size
-            (folder / name).unlink()
+            n_bytes += path.stat().st_size
+            path.unlink()
     return n_bytes
 
 

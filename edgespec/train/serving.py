@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ..config import RepetitionDetection
 from ..engine import Engine
 from ..loading.load import load
 from ..types import Completion
+from .gently import Pauses
 
 DEPTH = 3  # tokens of a draft whose acceptance is measured
 _RESAMPLES = 2000
@@ -28,7 +29,8 @@ class ServedHead:
     end of an answer, as acceptance_length and acceptance: the share of drafts of which the token at
     each place was accepted. texts_equal: the share of answers that are the same as without drafts.
     gain: the speedup with the adaptive policy over plain decoding, for the same prompts in turns,
-    and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles).
+    and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles). answers:
+    for each answer with these drafts, the number of steps and of accepted tokens.
     """
 
     n_answers: int
@@ -39,6 +41,7 @@ class ServedHead:
     gain: float
     gain_low: float
     gain_high: float
+    answers: tuple[tuple[int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -49,7 +52,7 @@ def serve(
     target: Path,
     head: Path,
     prompts: Sequence[tuple[Sequence[int], int]],
-    progress: Callable[[str], None],
+    pauses: Pauses,
     *,
     loop: RepetitionDetection,
 ) -> ServedHead:
@@ -67,7 +70,8 @@ def serve(
     with load(target, head, speculative_config=fixed, **common) as engine:
         plain, drafted = [], []
         for i, (prompt, n) in enumerate(prompts, 1):
-            progress(f"acceptance of the head: answer {i} of {len(prompts)}")
+            pauses.wait()
+            pauses.progress(f"acceptance of the draft: answer {i} of {len(prompts)}")
             # the head's answer comes first: a prompt that the cache has may lack hidden states
             drafted.append(engine.generate(prompt, max_tokens=n, **settings))
             plain.append(
@@ -75,15 +79,16 @@ def serve(
             )
     adaptive = {"method": "draft_model", "remember": "nothing", "draft_memory": "off"}
     with load(target, head, speculative_config=adaptive, **common) as engine:
-        progress("measuring the costs of the head")
+        pauses.progress("measuring the costs of the draft")
         engine.measure()
-        ratios = _ratios(engine, prompts, settings, progress)
+        ratios = _ratios(engine, prompts, settings, pauses)
     steps, accepted = _counted(drafted)
     gain, low, high = _interval(ratios)
     equal = [a.token_ids == b.token_ids for a, b in zip(plain, drafted, strict=True)]
     return ServedHead(
         len(drafted), sum(len(each.token_ids) for each in drafted), 1 + sum(accepted) / steps,
         tuple(n / steps for n in accepted), float(np.mean(equal)), gain, low, high,
+        tuple((steps, sum(accepted)) for steps, accepted in map(_counted, ([a] for a in drafted))),
     )  # fmt: skip
 
 
@@ -101,12 +106,13 @@ def _counted(answers: Sequence[Completion]) -> tuple[int, list[int]]:
 
 def _ratios(
     engine: Engine, prompts: Sequence[tuple[Sequence[int], int]], settings: dict[str, Any],
-    progress: Callable[[str], None],
+    pauses: Pauses,
 ) -> list[float]:  # fmt: skip
     """Return for each prompt how many times as fast it was answered with the head."""
     ratios = []
     for i, (prompt, n) in enumerate(prompts):
-        progress(f"speed with the head: answer {i + 1} of {len(prompts)}")
+        pauses.wait()
+        pauses.progress(f"speed with the draft: answer {i + 1} of {len(prompts)}")
         engine.generate(prompt, max_tokens=1)  # both find it in the cache, with hidden states
         rates = {}
         for plain in (True, False) if i % 2 else (False, True):

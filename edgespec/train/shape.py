@@ -1,7 +1,8 @@
-"""The shape of a head for a target: one more layer of the target's own kind."""
+"""The shapes of heads for a target."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ _PAIRED = ("llama", "mistral3", "granite", "smollm3")  # GGUFs that keep rotated
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a head, as in eagle3.Sizes, and what it reads.
+    """The sizes of an EAGLE-3 head, one more layer of the target's own kind, and what it reads.
 
     target: the target's sizes. layers: the layers whose inputs it reads. n_ctx_train: the longest
     text of the target. paired: True if the target's GGUF keeps rotated numbers as neighbours.
@@ -39,6 +40,16 @@ class Shape:
     paired: bool
 
     @property
+    def reads(self) -> str:
+        """The states of the target that the head reads, in words."""
+        return f"the inputs of the layers {', '.join(map(str, self.layers))}"
+
+    @property
+    def n_read(self) -> float:
+        """The number of weights that are read for one guess."""
+        return self.n_weights
+
+    @property
     def n_weights(self) -> int:
         """The number of weights that are trained."""
         d = self.target.hidden_size
@@ -47,7 +58,7 @@ class Shape:
         return 3 * d * d + attention + 3 * d * self.feed_forward + self.n_drafted * d
 
     def sizes(self) -> dict[str, Any]:
-        """Return the fields of eagle3.Sizes, for JSON."""
+        """Return the fields of Sizes in the network's file, for JSON."""
         names = ("n_heads", "n_kv_heads", "head_dim", "feed_forward", "n_drafted", "eps")
         known = asdict(self)
         n = self.head_dim
@@ -57,7 +68,7 @@ class Shape:
         }  # fmt: skip
 
     def config(self) -> dict[str, Any]:
-        """Return the config.json of a checkpoint, as SafeAILab's."""
+        """Return the config.json of a checkpoint, with SafeAILab's fields."""
         return {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
@@ -81,24 +92,110 @@ class Shape:
         }
 
 
-def shape_for(path: Path, vocabulary: int) -> Shape:
+@dataclass(frozen=True, slots=True)
+class _FinalShape(Shape):
+    """The sizes of a head that reads the target's final state. n_ahead: most tokens of a draft."""
+
+    n_ahead: int
+
+    @property
+    def reads(self) -> str:
+        """The states of the target that the head reads, in words."""
+        return "the final hidden state"
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """The fields of config.json that both kinds have."""
+        return {
+            "hidden_size": self.target.hidden_size,
+            "vocab_size": self.target.vocab_size,
+            "draft_vocab_size": self.n_drafted,
+            "torch_dtype": "float32",
+            "license": self.license,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaShape(_FinalShape):
+    """The sizes of Medusa heads, which share an output matrix."""
+
+    @property
+    def n_weights(self) -> int:
+        """The number of weights that are trained."""
+        d = self.target.hidden_size
+        return self.n_ahead * (d * d + d) + self.n_drafted * d
+
+    @property
+    def n_read(self) -> float:
+        """The number of weights that are read for one guess: one call gives all of them."""
+        return self.n_weights / self.n_ahead
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the fields of Sizes in the network's file, for JSON."""
+        return {
+            "hidden_size": self.target.hidden_size, "n_drafted": self.n_drafted,
+            "n_heads": self.n_ahead,
+        }  # fmt: skip
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of a checkpoint, with Medusa's fields."""
+        heads = {"medusa_num_heads": self.n_ahead, "medusa_num_layers": 1}
+        return {"architectures": ["MedusaModel"], "model_type": "medusa"} | heads | self._common
+
+
+@dataclass(frozen=True, slots=True)
+class MlpShape(_FinalShape):
+    """The sizes of an MLP speculator, whose states are as wide as the target's."""
+
+    @property
+    def n_weights(self) -> int:
+        """The number of weights that are trained; the embedding is the target's."""
+        d = self.target.hidden_size
+        return 2 * d * d + 2 * d + self.n_drafted * d
+
+    @property
+    def n_read(self) -> float:
+        """The number of weights that are read for one guess."""
+        d = self.target.hidden_size
+        return d * d + self.n_drafted * d
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the fields of Sizes in the network's file, for JSON."""
+        return {
+            "hidden_size": self.target.hidden_size, "n_drafted": self.n_drafted,
+            "n_predict": self.n_ahead,
+        }  # fmt: skip
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of a checkpoint, with the fields of IBM's accelerators."""
+        d = self.target.hidden_size
+        return self._common | {
+            "architectures": ["MLPSpeculatorPreTrainedModel"], "model_type": "mlp_speculator",
+            "emb_dim": d, "inner_dim": d, "n_predict": self.n_ahead, "tie_weights": True,
+            "scale_input": True,
+        }  # fmt: skip
+
+
+def shape_for(path: Path, vocabulary: int, make: Callable[..., Shape] = Shape) -> Shape:
     """Return the shape of a head for the target in a file.
 
-    vocabulary: most tokens that the head may draft. Raises ModelError and its subclasses, and
-    ConfigError for a target whose file does not state the sizes of its attention.
+    vocabulary: most tokens that the head may draft. make: makes the shape of its kind. Raises
+    ModelError and its subclasses, and ConfigError for a target whose file does not state the sizes
+    of its attention.
     """
     target = target_sizes(path)
-    known = _of_folder(path) if has_folder(path) else _of_gguf(path)
+    known = of_folder(path) if has_folder(path) else of_gguf(path)
     if lacking := [name for name in ("n_heads", "head_dim", "feed_forward") if not known[name]]:
         raise ConfigError(
             f"{path} does not state the {lacking[0]} of its layers, which a head's layer would "
             "have; take another file of the model"
         )
     layers = usual_layers(target.n_layer)
-    return Shape(target, layers, n_drafted=min(vocabulary, target.vocab_size), **known)
+    return make(target, layers, n_drafted=min(vocabulary, target.vocab_size), **known)
 
 
-def _of_gguf(path: Path) -> dict[str, Any]:
+def of_gguf(path: Path) -> dict[str, Any]:
+    """Return the fields of a Shape that a GGUF states."""
     known = backends.of(path).inspect_metadata(path)
 
     def number(name: str, otherwise: int = 0) -> int:
@@ -120,7 +217,8 @@ def _of_gguf(path: Path) -> dict[str, Any]:
     }
 
 
-def _of_folder(path: Path) -> dict[str, Any]:
+def of_folder(path: Path) -> dict[str, Any]:
+    """Return the fields of a Shape that the config.json next to a file states."""
     config = read_config(path.parent)
     n_heads = config.num_attention_heads
     base = (config.rope_parameters or {}).get("rope_theta") or config.rope_theta or 10000.0

@@ -1,6 +1,7 @@
 """`edgespec train`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def prompts(edgespec_cli):
 def test_training_says_what_it_made(edgespec_cli, given, prompts):
     done = edgespec_cli(
         "train", str(edgespec_cli.model), "--prompts", prompts, "--tokens", "30000", "--minutes",
-        "5", "--vocabulary", "4096", "--force", "--without", prompts, "-o", "DIR",
+        "5", "--vocabulary", "4096", "--force", "--without", prompts, "--kind",
+        "eagle3", "-o", "DIR",
     )  # fmt: skip
     assert done.exit_code == 0
     assert "made          DIR/eagle3-a.gguf" in done.stdout
@@ -61,8 +63,25 @@ def test_training_says_what_it_made(edgespec_cli, given, prompts):
     assert "1.07 times as fast as plain decoding (1.02–1.12)" in done.stdout
     assert given["name"] == "train_head"
     assert (given["n_tokens"], given["minutes"], given["vocabulary"]) == (30000, 5.0, 4096)
-    assert given["force"] is True
+    assert (given["force"], given["kind"]) == (True, "eagle3")
     assert given["without"] == (Path(prompts),)
+
+
+def test_a_changed_draft_model_is_compared_with_the_one_before(edgespec_cli, monkeypatch, prompts):
+    paired = edgespec.PairedDraft(SERVED, 0.21, -0.04, 0.5, 0.025, 0.024, 1.06, 0.99, 1.13)
+    made = edgespec.TrainedHead(
+        Path("DIR/distill/a.gguf"), Path("DIR/distill/draft"), None, PLAN, 30_100, 210, 198, 1, 1,
+        0.0, (), SERVED, paired,
+    )  # fmt: skip
+    monkeypatch.setattr(edgespec, "train_head", lambda *_, **__: made)
+    done = edgespec_cli(
+        "train", str(edgespec_cli.model), "--prompts", prompts, "--kind", "distill", "--from",
+        "b.gguf", "-o", "DIR",
+    )  # fmt: skip
+    assert "not registered: the draft before is as fast" in done.stdout
+    assert "before        acceptance length 1.46; now +0.21 (-0.04 to +0.50)" in done.stdout
+    assert "result        No gain was shown: drafting is 1.060 (0.990–1.130) times" in done.stdout
+    assert "simulated" not in done.stdout
 
 
 def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
@@ -74,7 +93,21 @@ def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
     assert "answers       11 min, 45 tokens/s" in done.stdout
     assert "disk          200.0 MB of 5.0 GB that are free" in done.stdout
     assert "break even    acceptance length 1.53" in done.stdout
-    assert "1.15 times    not reached by any head" in done.stdout
+    assert "1.15 times    not reached by any draft" in done.stdout
+
+
+def test_a_plan_beside_other_programs_warns(edgespec_cli, given, prompts, monkeypatch):
+    monkeypatch.setattr(edgespec, "plan_training", lambda *_, **__: replace(PLAN, others=1.2))
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("train", model, "--prompts", prompts, "--plan", "-o", "DIR")
+    assert "warning       Other programs used 1.2 cores" in done.stdout
+
+
+def test_own_texts_need_no_file_of_prompts(edgespec_cli, given):
+    done = edgespec_cli("train", str(edgespec_cli.model), "--from-corpus", "--gently", "-o", "DIR")
+    assert done.exit_code == 0
+    assert given["from_corpus"] is True
+    assert given["gently"] is True
 
 
 def test_checking_a_head_as_json(edgespec_cli, given, prompts):
@@ -92,9 +125,10 @@ def test_forgetting_needs_no_target(edgespec_cli, given):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ((), "the model to draft for"),
-    (("MODEL",), "--prompts FILE"),
+    (("MODEL",), "--prompts PATH"),
     (("MODEL", "--prompts", "PROMPTS"), "-o DIR"),
-    (("MODEL", "--prompts", "PROMPTS", "--check", "MODEL", "-o", "DIR"), "leave --plan and -o out"),
+    (("MODEL", "--prompts", "PROMPTS", "--check", "MODEL", "-o", "DIR"), "leave --plan, -o"),
+    (("MODEL", "--from-corpus", "--check", "MODEL"), "--from-corpus out"),
     (("MODEL", "--prompts", "nowhere.txt", "-o", "DIR"), "nowhere.txt"),
     (("MODEL", "--prompts", "PROMPTS", "--kind", "moa", "-o", "DIR"), "moa"),
     (("MODEL", "--prompts", "PROMPTS", "--tokens", "0", "-o", "DIR"), "--tokens"),

@@ -1,12 +1,13 @@
 """Compares the training-time test of edgespec/train/eagle3.py with inference step by step in NumPy.
 
-The tools' Python runs it, which has torch; its argument is the path of eagle3.py. It prints one
+The tools' Python runs it, which has torch; its argument is the folder of eagle3.py. It prints one
 JSON object: what was found, by name.
 """
 
 import importlib.util
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -22,9 +23,7 @@ PROMPTS, LENGTHS = (5, 8), (14, 11)
 
 
 def main():
-    spec = importlib.util.spec_from_file_location("eagle3", sys.argv[1])
-    eagle3 = sys.modules["eagle3"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(eagle3)
+    eagle3, objective = (imported(Path(sys.argv[1]) / f"{n}.py") for n in ("eagle3", "objective"))
     torch.manual_seed(SEED)
     rotation = tuple(100.0 ** (-2 * i / 6) for i in range(3))
     sizes = eagle3.Sizes(12, 4, 2, 6, 20, 30, 1e-5, rotation)
@@ -40,18 +39,26 @@ def main():
     pair = [conversation(*each) for each in zip(PROMPTS, LENGTHS, strict=True)]
 
     def loss(batch):
-        found, _ = eagle3.loss_of(weights, sizes, embedding, output, number_of, batch, N_STEPS)
+        given = weights, sizes, embedding, output, number_of, batch, N_STEPS
+        found, _ = objective.loss_of(eagle3, *given)
         return found
 
-    both = batch_of(eagle3, pair)
+    both = batch_of(objective, pair)
     print(json.dumps({
         "apart": apart(eagle3, weights, sizes, embedding, both),
-        "padded": relative(loss(batch_of(eagle3, pair, 7)), loss(both)),
-        "mean": relative(loss(both), mean_of(eagle3, weights, sizes, embedding, output, number_of,
-                                             pair)),
-        "guessed": [guessed(eagle3, both, step) for step in range(N_STEPS)],
+        "padded": relative(loss(batch_of(objective, pair, 7)), loss(both)),
+        "mean": relative(loss(both), mean_of(eagle3, objective, weights, sizes, embedding, output,
+                                             number_of, pair)),
+        "guessed": [guessed(objective, both, step) for step in range(N_STEPS)],
         "gradients": all_gradients(loss(both), weights),
     }))  # fmt: skip
+
+
+def imported(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def conversation(n_prompt, n):
@@ -62,25 +69,25 @@ def conversation(n_prompt, n):
     }  # fmt: skip
 
 
-def batch_of(eagle3, conversations, padding=0):
+def batch_of(objective, conversations, padding=0):
     n = max(len(each["ids"]) for each in conversations) + padding
     fields = []
-    for name in eagle3.Batch._fields:
+    for name in objective.Batch._fields:
         rows = [each[name] for each in conversations]
         shape = (len(rows), n, *rows[0].shape[1:])
         fields.append(torch.zeros(shape, dtype=rows[0].dtype))
         for own, row in zip(fields[-1], rows, strict=True):
             own[: len(row)] = row
-    return eagle3.Batch(*fields)
+    return objective.Batch(*fields)
 
 
 def relative(a, b):
     return float(abs(a - b).detach() / abs(b).detach())
 
 
-def mean_of(eagle3, weights, sizes, embedding, output, number_of, conversations):
+def mean_of(eagle3, objective, weights, sizes, embedding, output, number_of, conversations):
     """Return the loss computed from the divergence of each single guess, by its definition."""
-    total, batches = 0.0, [batch_of(eagle3, [each]) for each in conversations]
+    total, batches = 0.0, [batch_of(objective, [each]) for each in conversations]
     for step in range(N_STEPS):
         found = []
         for batch in batches:
@@ -99,9 +106,9 @@ def mean_of(eagle3, weights, sizes, embedding, output, number_of, conversations)
     return total
 
 
-def guessed(eagle3, batch, step):
+def guessed(objective, batch, step):
     """Return the positions that are guessed at a step, for each conversation."""
-    is_guess, positions = eagle3.guessed(batch, step)
+    is_guess, positions = objective.guessed(batch, step)
     return [places[mask].tolist() for mask, places in zip(is_guess, positions, strict=True)]
 
 

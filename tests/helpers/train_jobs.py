@@ -15,8 +15,8 @@ import pytest
 from edgespec import hub
 from edgespec.backends.heads import TargetSizes
 from edgespec.convert import tools
-from edgespec.train import training
 from edgespec.train.features import bfloat16
+from edgespec.train.kinds import base, eagle3, heads
 from edgespec.train.shape import Shape
 from tests.helpers import gguf_files, tiny_models
 
@@ -70,8 +70,10 @@ def job(folder: Path, **changed: object) -> Path:
     content = gguf_files.gguf_bytes(metadata, weights | {"output.weight": output} | layer)
     target.write_bytes(content)
     known = {
-        "target": str(target), "target_weights": str(training._TARGET_WEIGHTS), "rope": "pairs",
-        "sizes": shape().sizes(), "folder": str(folder), "drafted": list(range(VOCABULARY)),
+        "task": "head_task", "network": "eagle3", "evaluate_start": False,
+        "target": str(target), "target_weights": str(heads.TARGET_WEIGHTS), "rope": "pairs",
+        "sizes": shape().sizes(), "features": str(folder), "folder": str(folder),
+        "drafted": list(range(VOCABULARY)),
         "start": "", "held_out": [], "checked": list(range(N_CONVERSATIONS)), "depth": 3,
         "n_steps": 100, "passes": 0, "seconds": 0, "batch_tokens": 256, "rate": 3e-3, "seed": 0,
     }  # fmt: skip
@@ -82,7 +84,8 @@ def job(folder: Path, **changed: object) -> Path:
 
 def run(path: Path) -> dict[str, object]:
     """Run a job to its end; return its result."""
-    tools.run_worker(python(), {"job": str(path)}, path.parent, lambda _: None, {}, training.WORKER)
+    job = {"job": str(path), "parent": os.getpid()}
+    tools.run_worker(python(), job, path.parent, lambda _: None, {}, base.WORKER)
     return json.loads((path.parent / "result.json").read_text())
 
 
@@ -93,12 +96,14 @@ def write_gguf(checkpoint: Path, target: Path, shape: Shape, kind: str, path: Pa
         "sizes": shape.sizes(), "rope_base": shape.rope_base, "layers": shape.layers,
         "n_ctx": 512, "type": kind, "name": "tiny", "license": "unknown", "out": str(path),
     }  # fmt: skip
-    tools.run_worker(python(), job, path.parent, lambda _: None, {}, training.GGUF_FILE)
+    tools.run_worker(python(), job, path.parent, lambda _: None, {}, eagle3.GGUF_FILE)
 
 
-def start(path: Path) -> subprocess.Popen[str]:
-    """Start a job and return its process."""
-    return subprocess.Popen(
-        [str(python()), "-I", str(training.WORKER), json.dumps({"job": str(path)})],
-        stdout=subprocess.DEVNULL, stderr=sys.stderr, text=True,
-    )  # fmt: skip
+def start(path: Path, *, is_orphan: bool = False) -> subprocess.Popen[str]:
+    """Start a job and return its process, or that of its parent, which ends at once."""
+    job = json.dumps({"job": str(path), "parent": os.getpid()})
+    command = [str(python()), "-I", str(base.WORKER), job]
+    if is_orphan:
+        program = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
+        command = [sys.executable, "-c", program, *command]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sys.stderr, text=True)

@@ -34,7 +34,10 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
     "edgespec/convert/tools.py": "lines of our own worker",
     "edgespec/convert/tree_inputs.py": "the arguments of our own worker",
     "edgespec/convert/worker.py": "the arguments of our own worker",
+    "edgespec/train/distill_task.py": "what edgespec has written",
     "edgespec/train/gguf_file.py": "the arguments of our own worker",
+    "edgespec/train/head_task.py": "what edgespec has written",
+    "edgespec/train/trim_file.py": "the arguments of our own worker",
     "edgespec/train/worker.py": "the arguments of our own worker, and what edgespec has written",
     "edgespec/measure/libraries.py": "answers of our own process",
 }

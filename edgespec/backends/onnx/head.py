@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ...config import EngineConfig
 from ...device import fast_cores
 from ...errors import ConfigError, ContextFull, ModelError
-from ...types import Abort, Ids, Outputs
+from ...types import Abort, Outputs
 from ..base import Capabilities, FileHead, FileModel, Tokenizer
 from ..cached_features import CachedFeatures
 from ..chunks import chunk_ends
@@ -24,9 +24,10 @@ from ..levels import decode_by_levels
 from .abort import AbortableRun
 from .buffers import MAX_ROWS
 from .head_blocks import Blocks
-from .head_folder import folder_of, head_facts, read_ids
+from .head_folder import folder_of, head_facts
 from .head_mixture import Mixture
 from .head_steps import HEAD, MAX_NODES, Layered, Medusa, MlpSpeculator, Nodes, Steps
+from .own_vocabulary import OwnVocabulary
 from .session import check_packages, fingerprint, open_session, switches
 
 _CHUNK = 128  # tokens per call
@@ -82,7 +83,7 @@ class OnnxHead(FileHead):
                 f"{self.max_depth}; convert the head again"
             )
         self.n_ctx = self._steps.n_ctx or config.n_ctx or LEAST
-        self._rows = _Rows(folder, self._steps.width, self.vocab_size)
+        self._rows = OwnVocabulary(folder, self._steps.width, self.vocab_size)
         sizes = facts.sizes
         n_numbers = len(self.layers) * sizes.hidden_size or sizes.n_layer * sizes.cached_size
         self._taps = np.zeros((_CHUNK, n_numbers), np.float32)
@@ -255,30 +256,3 @@ def _features(facts: HeadFacts, target: FileModel) -> Features:
     if facts.sizes.cached_size:
         return CachedFeatures(target)
     return Features(shape=(len(facts.layers), facts.sizes.hidden_size))
-
-
-class _Rows:
-    """Turns rows over a head's own tokens into rows over the target's whole vocabulary, with -inf
-    for all other tokens. It uses one buffer for all calls, which grows when necessary.
-    """
-
-    def __init__(self, folder: Path, width: int, vocab_size: int) -> None:
-        self._ids: Ids | None = read_ids(folder, vocab_size)
-        n = vocab_size if self._ids is None else len(self._ids)
-        if n != width:
-            raise ModelError(
-                f"{folder}: the graph gives rows of {width} tokens, and head.json and d2t.npy say "
-                f"{n}; convert the head again"
-            )
-        self._vocab_size = vocab_size
-        self._whole = np.empty((0, vocab_size), np.float32)
-
-    def spread(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return these rows over the target's token ids."""
-        if self._ids is None:
-            return rows
-        if len(rows) > len(self._whole):
-            self._whole = np.full((len(rows), self._vocab_size), -np.inf, np.float32)
-        for i, row in enumerate(rows):
-            self._whole[i][self._ids] = row
-        return self._whole[: len(rows)]

@@ -14,12 +14,12 @@ from ...errors import ModelError, ModelNotFound
 from ...kept_files import one_line
 from ...schema import convert
 from ...types import Ids
+from ..files import DRAFTED_IDS as IDS
 from ..files import HEAD as NOTE
 from ..files import read_bytes, size_of
 from ..heads import FINAL, KINDS, HeadFacts, Kind, TargetSizes
 from .companions import read, settings
 
-IDS = "d2t.npy"
 _KNOWN_FORMAT = 1
 _LONGEST_HEADER = 4096  # bytes of the header of an .npy file
 _FLOAT16 = 2  # bytes; embeddings are stored in this format
@@ -115,7 +115,7 @@ def _read_note(folder: Path) -> _Note:
 
 
 def read_ids(folder: Path, vocab_size: int) -> Ids | None:
-    """Return the target's token ids of the tokens that a head can guess, None if it can guess the
+    """Return the target's token ids of the tokens that a graph can guess, None if it can guess the
     whole vocabulary. Raises ModelError if the file is damaged.
     """
     path = folder / IDS
@@ -126,9 +126,9 @@ def read_ids(folder: Path, vocab_size: int) -> Ids | None:
         ids: Any = np.load(io.BytesIO(content), allow_pickle=False)
     except Exception as error:  # a damaged file raises anything
         reason = one_line(error)
-        raise ModelError(f"{path} is damaged: {reason}; convert the head again") from None
+        raise ModelError(f"{path} is damaged: {reason}; make the folder again") from None
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype != np.int64:
-        raise ModelError(f"{path} holds no list of int64; convert the head again")
+        raise ModelError(f"{path} holds no list of int64; make the folder again")
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-        raise ModelError(f"{path} has ids outside {vocab_size} tokens; convert the head again")
+        raise ModelError(f"{path} has ids outside {vocab_size} tokens; make the folder again")
     return np.ascontiguousarray(ids)

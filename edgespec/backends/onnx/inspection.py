@@ -29,7 +29,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
             "general.name": path.parent.name,
             "quantisation": _precision(path, graph),
             "context_length": str(n_ctx_train(path.parent)),
-            "vocab_size": str(graph.vocab_size),
+            "vocab_size": str(model.vocab_size),
             "block_count": str(len(graph.past) // 2),
             "attention.head_count_kv": str(graph.heads),
             "attention.key_length": str(graph.head_size),

@@ -20,17 +20,18 @@ from ...types import Abort, Outputs
 from ..base import Buffer, Capabilities, FileModel
 from ..chunks import chunk_ends
 from ..context_length import default_n_ctx
-from ..files import VISION
+from ..files import DRAFTED_IDS, VISION
 from ..projectors import open_eyes
 from ..separate import SeparateModels
 from ..tiles import Tile, tile_of
 from .abort import AbortableRun
 from .buffers import MAX_ROWS, Buffers
 from .cache import Cache, GrownCache, SharedCache, keys_and_values
-from .companions import n_ctx_train, read
+from .companions import find, n_ctx_train, number, read, settings
 from .embedding import Embedding, Tokens
 from .eyes import OnnxEyes
 from .graph import KEEP, Graph, read_graph
+from .own_vocabulary import OwnVocabulary
 from .probes import Padding, choose_cache, measure_noise, obstacle_to_trees
 from .session import check_packages, fingerprint, open_session, switches
 from .taps import check_layers, copied, joined
@@ -65,8 +66,10 @@ class OnnxModel(FileModel):
     table of that length. placement: the provider that really runs the graph, and how its cache is
     kept ("shared": one buffer that the graph appends to in place; "grown": a new, longer buffer
     every time). windows: "positions" if sliding windows count positions, not places in the cache.
-    pads: at present, a single token is evaluated as two tokens, because this graph's kernels return
-    a different row for a token that is evaluated alone (`probes.Padding` says when this is done).
+    A graph that `edgespec train --kind trim` made has only some tokens in its output layer: the
+    others are -inf in its rows. pads: at present, a single token is evaluated as two tokens,
+    because this graph's kernels return a different row for a token that is evaluated alone
+    (`probes.Padding` says when this is done).
 
     Raises ModelNotFound, TruncatedModel, UnknownArchitecture, OutOfMemory, ModelError; ConfigError
     for a provider that is not available.
@@ -98,6 +101,7 @@ class OnnxModel(FileModel):
         self._unread: list[int] = []  # kept tokens to evaluate again, before the next tokens
         self.pads = False
         self._top: TopRows | None = None
+        self._own: OwnVocabulary | None = None
         self._buffers = self._new_buffers(chunk)
         self._cache: Cache = GrownCache(self.graph, self.device)
         choose_cache(self)
@@ -112,6 +116,9 @@ class OnnxModel(FileModel):
         if self.pads:  # padding needs one place after the last token
             self.n_ctx = min(self.n_ctx, longest - 1)
             self.capabilities = replace(self.capabilities, min_tokens=2)
+        if find(self.path.parent, DRAFTED_IDS):
+            self._own = self._own_vocabulary()
+            self.vocab_size = self._whole_vocab_size()
         self.placement = {
             "provider": self.provider,
             "cache": "shared" if isinstance(self._cache, SharedCache) else "grown",
@@ -232,6 +239,7 @@ class OnnxModel(FileModel):
         returns float32 logits.
         """
         able = self.device in _RESTRICTED and self.graph.logits_dtype is np.float32
+        able = able and self._own is None
         n_top = top if able and top <= MAX_TOP else 0
         if n_top and self._top is None:
             self._top = self._new_top()
@@ -326,6 +334,7 @@ class OnnxModel(FileModel):
         twin = copy.copy(self)
         twin.n_ctx = min(n_ctx, self.n_ctx)
         twin._top = None
+        twin._own = self._own_vocabulary() if self._own else None  # its buffer is not shared
         twin._run = AbortableRun(self.path)
         twin.expect_drafts(True)
         twin._buffers = twin._new_buffers(self.capabilities.max_batch)
@@ -336,6 +345,18 @@ class OnnxModel(FileModel):
             else GrownCache(self.graph, self.device)
         )
         return twin
+
+    def _own_vocabulary(self) -> OwnVocabulary:
+        """Return what turns rows over a trimmed graph's tokens into rows over all. Raises
+        ModelError.
+        """
+        folder = self.path.parent
+        return OwnVocabulary(folder, self.graph.vocab_size, self._whole_vocab_size())
+
+    def _whole_vocab_size(self) -> int:
+        """Return the number of tokens before the graph was trimmed."""
+        folder = self.path.parent
+        return number(folder, settings(folder), "vocab_size") or self.tokenizer.vocab_size
 
     def _new_top(self) -> TopRows:
         n_rows = self._buffers.n_rows if KEEP in self.graph.inputs else MAX_ROWS + 1
@@ -395,4 +416,6 @@ class OnnxModel(FileModel):
         if n_added:
             cache.truncate(self._n_past)
         rows = buffers.rows(n_logits, n_rows - n_added, n_rows)
+        if self._own:
+            rows = self._own.spread(rows)
         return Outputs(rows, buffers.hidden(n_first, n))

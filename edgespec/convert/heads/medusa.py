@@ -9,6 +9,7 @@ from ...errors import ModelError
 from .checkpoint import HeadCheckpoint, take
 from .config import Config, license_of
 from .tensors import Tensor, Tensors
+from .vocabulary import with_vocabulary
 
 
 def recognises(tensors: Tensors, config: Config) -> bool:
@@ -29,7 +30,8 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
             f"{path} has {len(places)} residual blocks, expected {n_blocks} in each of {n_heads} "
             "heads; fetch the checkpoint again"
         )
-    hidden, vocab_size = (_rows(path, tensors, f"0.{name}") for name in ("0.linear", n_blocks))
+    hidden, n_rows = (_rows(path, tensors, f"0.{name}") for name in ("0.linear", n_blocks))
+    vocab_size = config.vocab_size if "d2t" in tensors else n_rows
     weights: dict[str, Tensor | None] = {}
     for i in range(n_heads):
         for j in range(n_blocks):
@@ -37,12 +39,13 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
             weights[f"{name}.weight"] = take(path, tensors, f"{name}.weight", hidden, hidden)
             weights[f"{name}.bias"] = take(path, tensors, f"{name}.bias", hidden)
         name = f"{i}.{n_blocks}.weight"
-        weights[f"{i}.lm_head.weight"] = take(path, tensors, name, vocab_size, hidden)
-    return HeadCheckpoint(
+        weights[f"{i}.lm_head.weight"] = take(path, tensors, name, n_rows, hidden)
+    head = HeadCheckpoint(
         path, "medusa", {name: each for name, each in weights.items() if each}, hidden,
         vocab_size, borrows=(), n_heads=n_heads, n_blocks=n_blocks,
         license=license_of(path.parent, config),
     )  # fmt: skip
+    return with_vocabulary(head, tensors)
 
 
 def _rows(path: Path, tensors: Tensors, name: str) -> int:

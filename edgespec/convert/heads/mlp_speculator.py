@@ -8,6 +8,7 @@ from ...errors import ModelError
 from .checkpoint import HeadCheckpoint, take
 from .config import Config, license_of
 from .tensors import Tensor, Tensors
+from .vocabulary import with_vocabulary
 
 
 def recognises(tensors: Tensors, config: Config) -> bool:
@@ -26,11 +27,12 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
             "speculator's own config.json beside it"
         )
     inner, vocab_size = config.inner_dim, config.vocab_size or tensors["emb.0.weight"].shape[0]
+    n_rows = tensors["d2t"].shape[0] if "d2t" in tensors else vocab_size
     weights: dict[str, Tensor | None] = {}
     for i in range(config.n_predict):
         width = inner if i else config.emb_dim
         shapes = {
-            "emb.weight": (vocab_size, inner), "head.weight": (vocab_size, inner),
+            "emb.weight": (vocab_size, inner), "head.weight": (n_rows, inner),
             "ln.weight": (inner,), "ln.bias": (inner,), "proj.weight": (inner, width),
         }  # fmt: skip
         for name, shape in shapes.items():
@@ -39,9 +41,10 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
             own = f"{part}.{i}.{kind}"
             source = f"{part}.{first}.{kind}" if config.tie_weights and own not in tensors else own
             weights[own] = take(path, tensors, source, *shape)
-    return HeadCheckpoint(
+    head = HeadCheckpoint(
         path, "mlp_speculator", {name: each for name, each in weights.items() if each},
         config.emb_dim, vocab_size, borrows=(), n_heads=config.n_predict, inner_size=inner,
         tied=config.tie_weights, scale_input=config.scale_input,
         license=license_of(path.parent, config),
     )  # fmt: skip
+    return with_vocabulary(head, tensors)

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from edgespec.train.features import bfloat16, bytes_a_token, extract
+from edgespec.train.gently import Pauses
 from edgespec.train.recordings import Recording
 from edgespec.types import Outputs
 
 WIDTH = 3
+NEVER = Pauses(print, gently=False)
 CONVERSATIONS = [Recording(i, 0, "done", "", [i] * (3 + i), 2) for i in range(5)]
 
 
@@ -39,7 +41,7 @@ class Target:
 
 
 def test_states_of_all_tokens_one_after_the_other(tmp_path):
-    extract(Target(), (2, 4, 6), CONVERSATIONS, tmp_path, print)
+    extract(Target(), (2, 4, 6), CONVERSATIONS, tmp_path, NEVER)
     known = json.loads((tmp_path / "features.json").read_text())["conversations"]
     raw = np.fromfile(tmp_path / "features.bin", np.uint16).reshape(-1, 4, WIDTH)
     states = (raw.astype(np.uint32) << 16).view(np.float32)
@@ -59,23 +61,23 @@ def test_states_of_all_tokens_one_after_the_other(tmp_path):
 def test_a_run_that_was_killed_goes_on(tmp_path, fails_at, n_cut):
     (whole := tmp_path / "whole").mkdir()
     (killed := tmp_path / "killed").mkdir()
-    extract(Target(), (2, 4, 6), CONVERSATIONS, whole, print)
+    extract(Target(), (2, 4, 6), CONVERSATIONS, whole, NEVER)
     with pytest.raises(KeyboardInterrupt):
-        extract(Target(fails_at), (2, 4, 6), CONVERSATIONS, killed, print)
+        extract(Target(fails_at), (2, 4, 6), CONVERSATIONS, killed, NEVER)
     data = killed / "features.bin"
     data.write_bytes(data.read_bytes()[: max(0, data.stat().st_size - n_cut)])
     assert not (killed / "features.json").exists()
     target = Target()
-    extract(target, (2, 4, 6), CONVERSATIONS, killed, print)
+    extract(target, (2, 4, 6), CONVERSATIONS, killed, NEVER)
     for name in ("features.bin", "features.json"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert target.n_calls == 5 - fails_at + (n_cut > 0 and fails_at > 0)
 
 
 def test_more_conversations_are_added_to_those_that_are_there(tmp_path):
-    extract(Target(), (2, 4, 6), CONVERSATIONS[:2], tmp_path, print)
+    extract(Target(), (2, 4, 6), CONVERSATIONS[:2], tmp_path, NEVER)
     target = Target()
-    extract(target, (2, 4, 6), CONVERSATIONS, tmp_path, print)
+    extract(target, (2, 4, 6), CONVERSATIONS, tmp_path, NEVER)
     assert target.n_calls == 3
     assert len(json.loads((tmp_path / "features.json").read_text())["conversations"]) == 5
 

@@ -1,10 +1,14 @@
 """The plan of a training."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
+from edgespec.backends.heads import FINAL
 from edgespec.costs.curves import Curve
+from edgespec.device import Load
+from edgespec.train import planning
 from edgespec.train.planning import (
     TrainingPlan,
     expected_length,
@@ -60,3 +64,40 @@ def test_a_sentence_says_whether_it_pays(changed, said):
     assert said in plan.sentence
     assert (plan.pays and plan.fits) == (not changed)
     assert plan.to_dict()["sentence"] == plan.sentence
+
+
+class Target:
+    """A target that is evaluated without a cost."""
+
+    def tap(self, layers):
+        self.layers = layers
+
+    def truncate(self, n_past):
+        pass
+
+    def decode(self, tokens):
+        assert self.layers == (1, 2, 3, FINAL)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(("load", "warns"), [
+    (Load(1.4, 0.6, 0.0), True), (Load(0.1, 1.8, 0.1), False), (None, False),
+])  # fmt: skip
+def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp_path, load, warns):
+    kept, asked = [], []
+    monkeypatch.setattr(planning, "LoadMeter", lambda: SimpleNamespace(look=lambda: load))
+    monkeypatch.setattr(planning, "open_model", lambda *_: Target())
+    monkeypatch.setattr(planning, "kept_curve", lambda _, **given: asked.append(given))
+    monkeypatch.setattr(planning, "measure", lambda *_, **__: FLAT)
+    monkeypatch.setattr(planning, "keep_curve", lambda _, curve: kept.append(curve))
+    monkeypatch.setattr(planning, "answers_per_s", lambda _: 50.0)
+    monkeypatch.setattr(planning, "head_curve", lambda *_: CHEAP)
+    target = SimpleNamespace(hidden_size=64, vocab_size=256)
+    shape = SimpleNamespace(layers=(1, 2, 3), n_weights=1000, target=target)
+    plan = planning.make_plan(None, tmp_path, shape, tmp_path, 1000, 0, 8, 0.0, 3, 1e9)
+    assert asked == [{"quiet": True}]  # times from beside other programs are not used either
+    assert kept == ([] if warns else [FLAT])
+    assert ("Other programs used 1.4 cores" in plan.warning) == warns
+    assert plan.to_dict()["warning"] == plan.warning

@@ -49,9 +49,33 @@ def test_what_holds_no_prompts_is_refused(tmp_path, name, content, message):
         read_prompts([path])
 
 
+def test_a_folder_is_its_files_of_prompts(tmp_path):
+    (tmp_path / "b.txt").write_text("Go left.\n")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "Stop."}\n')
+    (tmp_path / "README.md").write_text("No prompt.\n")
+    assert read_prompts([tmp_path]) == [user("Stop."), user("Go left.")]
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="empty has no"):
+        read_prompts([empty])
+
+
+def test_own_texts_with_something_of_an_evaluation_are_left_out(tmp_path):
+    evaluation = tmp_path / "questions.txt"
+    evaluation.write_text("Where is the charger?\n")
+    said = {"role": "assistant", "content": "There."}
+    kept = [*user("Stop."), said, *user("Go.")]
+    own = [
+        [*user("Where is  the charger?"), said, *user("Go.")], kept,
+        *([{"role": "passage", "content": text}] for text in (
+            "They ask: WHERE is the charger? Nobody knows.", "is the charger?", "Nobody knows.",
+        )),
+    ]  # fmt: skip
+    assert read_prompts([], [evaluation], own) == [kept, own[-1]]
+
+
 def test_prompts_of_an_evaluation_are_left_out(tmp_path):
     training, evaluation = tmp_path / "training.txt", tmp_path / "questions.jsonl"
-    training.write_text("Go to the door.\nwhat  is\tTHIS?\nStop.\n")
+    training.write_text("Go to the door.\nwhat  is\tTHIS?\nStop.\nand that?\n")
     evaluation.write_text('{"turns": ["What is this?", "And that?"]}\n{"prompt": "stop."}\n')
     assert read_prompts([training], [evaluation]) == [user("Go to the door.")]
     with pytest.raises(ConfigError, match="no prompts"):

@@ -83,9 +83,13 @@ def test_forgetting_leaves_the_head_and_what_is_not_its_own(tmp_path):
     folder = tmp_path / "new"
     begin(folder, {})
     Recordings(folder).add(DONE)
-    for name in ("eagle3-a.gguf", "notes.txt"):
-        (folder / name).write_bytes(b"x")
+    of_kind, head = folder / "eagle3", folder / "eagle3" / "head"
+    begin(of_kind, {})
+    head.mkdir()
+    kept = [of_kind / "eagle3-a.gguf", head / "model.safetensors", folder / "notes.txt"]
+    for path in (*kept, of_kind / "state.pt"):
+        path.write_bytes(b"x")
     assert edgespec.forget_training(folder) > 0
-    assert sorted(path.name for path in folder.iterdir()) == ["eagle3-a.gguf", "notes.txt"]
+    assert {path for path in folder.rglob("*") if path.is_file()} == set(kept)
     with pytest.raises(ConfigError, match=MANIFEST):
         edgespec.forget_training(folder)

@@ -3,21 +3,29 @@
 import errno
 import json
 import shutil
+import stat
 
 import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, ConversionError, EdgeSpecError, hub
+from edgespec import ConfigError, ConversionError, EdgeSpecError, backends, hub
+from edgespec.config import EngineConfig, SpeculativeConfig
 from edgespec.convert.heads import tensors
-from edgespec.train import answers, features, training
+from edgespec.convert.heads.conversion import convert_head
+from edgespec.loading import drafts
+from edgespec.train import answers, features, kinds, training, work
+from edgespec.train.gently import Pauses
+from edgespec.train.kinds import heads
 from edgespec.train.planning import TrainingPlan
+from edgespec.train.recordings import Recordings
 from tests.helpers import head_files, libllama, tiny_models, train_jobs
 from tests.unit.train.test_planning import PLAN
 
 libllama.require()
 
 pytestmark = pytest.mark.llama_cpp
+NEVER = Pauses(print, gently=False)
 N_TOKENS, WEIGHTS = 600, "model.safetensors"
 
 
@@ -31,7 +39,7 @@ def python():
 def target(tmp_path, monkeypatch):
     """Return a tiny target. The folder of models is empty, and no time is spent on measuring."""
     monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
-    monkeypatch.setattr(training, "make_plan", lambda *_: TrainingPlan(**plan))
+    monkeypatch.setattr(heads, "make_plan", lambda *_: TrainingPlan(**plan))
     plan = PLAN | {"n_tokens": N_TOKENS, "disk": 1 << 20, "free_disk": 1 << 30}
     return tiny_models.write(tmp_path, "llama")
 
@@ -52,10 +60,10 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "extract", killed)
+    monkeypatch.setattr(heads, "extract", killed)
     with pytest.raises(KeyboardInterrupt):
         edgespec.train_head(target, [prompts], out, progress=said.append, **given)
-    monkeypatch.setattr(training, "extract", features.extract)
+    monkeypatch.setattr(heads, "extract", features.extract)
     recorded = (out / "answers.jsonl").read_bytes()
     made = edgespec.train_head(target, [prompts], out, progress=said.append, **given)
     assert (out / "answers.jsonl").read_bytes() == recorded
@@ -85,18 +93,20 @@ def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypa
     prompts, out = tmp_path / "many.txt", tmp_path / "out"
     prompts.write_text("\n".join(f"Bring box {i} to place {i % 7}." for i in range(120)))
     n_tokens = 4000
+    monkeypatch.setattr(work, "_HELD_OUT", 3)  # a flip of one guess is 1% of a single answer
     plan = TrainingPlan(**PLAN | {"n_tokens": n_tokens, "disk": 1 << 20, "free_disk": 1 << 30})
-    monkeypatch.setattr(training, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(heads, "make_plan", lambda *_: plan)
     options = {"n_tokens": n_tokens, "n_steps": 200}
     made = edgespec.train_head(target, [prompts], out, python=python, **options)
-    work = training._Work(target, [prompts], (), out, training.TrainOptions(**options), print)
-    exact = work.folder / "exact.gguf"
-    train_jobs.write_gguf(made.checkpoint, target, work.shape, "F32", exact)
-    served = training.serve(target, exact, work.asked, print, loop=answers.LOOP)
+    chosen = training.TrainOptions(**options)
+    kind = kinds.make(work.Work(target, [prompts], (), out, chosen, print))
+    exact = out / "exact.gguf"
+    train_jobs.write_gguf(made.checkpoint, target, kind.shape, "F32", exact)
+    served = training.serve(target, exact, kind.work.asked, NEVER, loop=answers.LOOP)
     n_accepted = made.simulated_length - 1  # drafted tokens a step; in about 250 steps
     assert n_accepted > 0.2
-    assert served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.1)
-    assert made.served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.1)
+    assert served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.02)
+    assert made.served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.05)
 
 
 def test_an_earlier_head_is_trained_further(python, target, prompts, tmp_path):
@@ -133,22 +143,35 @@ def test_what_is_no_earlier_head_of_the_target(target, prompts, tmp_path, conten
 
 def test_what_cannot_pay_is_not_begun_unless_it_is_forced(target, prompts, tmp_path, monkeypatch):
     plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
-    monkeypatch.setattr(training, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(heads, "make_plan", lambda *_: plan)
     with pytest.raises(EdgeSpecError, match="does not pay here"):
         edgespec.train_head(target, [prompts], tmp_path / "out", python=tmp_path, n_tokens=N_TOKENS)
     assert not (tmp_path / "out" / "answers.jsonl").exists()
 
 
-@pytest.mark.parametrize("stage", ["record", "extract", "register"])
+def test_a_plan_that_is_not_reliable_is_made_again(target, prompts, tmp_path, monkeypatch):
+    given, said = {"python": tmp_path, "n_tokens": N_TOKENS}, []
+    plans = [PLAN | {"good_gain": 0.8, "others": 1.4}, PLAN | {"good_gain": 0.7}]
+    monkeypatch.setattr(heads, "make_plan", lambda *_: TrainingPlan(**plans.pop(0)))
+    with pytest.raises(EdgeSpecError, match=r"pay here.*0\.80.*Other programs used 1\.4 cores"):
+        edgespec.train_head(target, [prompts], tmp_path / "out", progress=said.append, **given)
+    assert any("plan again while nothing else runs" in each for each in said)
+    with pytest.raises(EdgeSpecError, match=r"0\.70 times as fast as plain decoding[^;]*device\.$"):
+        edgespec.train_head(target, [prompts], tmp_path / "out", **given)
+
+
+@pytest.mark.parametrize(
+    ("module", "stage"), [(work, "record"), (heads, "extract"), (training, "register")]
+)
 def test_a_full_disk_is_a_sentence_and_later_runs_go_on(
-    python, target, prompts, tmp_path, monkeypatch, stage
+    python, target, prompts, tmp_path, monkeypatch, module, stage
 ):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
 
     given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 2, "vocabulary": 100}
     with monkeypatch.context() as patch:
-        patch.setattr(training, stage, full)
+        patch.setattr(module, stage, full)
         with pytest.raises(EdgeSpecError, match=r"disk is full .* run the same command again"):
             edgespec.train_head(target, [prompts], tmp_path / "out", **given)
     assert edgespec.train_head(target, [prompts], tmp_path / "out", **given).registered.exists()
@@ -188,22 +211,90 @@ def test_a_head_that_exists_is_checked(target, prompts, tmp_path):
     ({"kind": "moa"}, "unknown kind 'moa'"),
     ({"n_tokens": 0}, "n_tokens must be more than 0"),
     ({"minutes": -1}, "minutes must be at least 0"),
-    ({"rate": float("nan")}, "rate must be more than 0"),
+    ({"rate": float("nan")}, "rate must be at least 0"),
 ])  # fmt: skip
 def test_impossible_options(target, prompts, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         edgespec.plan_training(target, [prompts], tmp_path / "out", **options)
 
 
-def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_path):
-    given = tmp_path / "out", training.TrainOptions(), print
-    training._Work(target, [prompts], (), *given)
-    with pytest.raises(ConfigError, match="begun with another target"):
-        training._Work(tiny_models.write(tmp_path, "qwen2"), [prompts], (), *given)
+def test_another_target_and_other_prompts_are_not_mixed_in(target, prompts, tmp_path, monkeypatch):
+    plan = TrainingPlan(**PLAN | {"good_gain": 0.8, "n_tokens": N_TOKENS})
+    monkeypatch.setattr(heads, "make_plan", lambda *_: plan)
+
+    def begin(message, target=target, without=()):
+        given = {"python": tmp_path, "without": without, "n_tokens": N_TOKENS}
+        with pytest.raises(EdgeSpecError, match=message):
+            edgespec.train_head(target, [prompts], tmp_path / "out", **given)
+
+    begin("does not pay")
+    begin("begun with another target", tiny_models.write(tmp_path, "qwen2"))
     without = tmp_path / "without.txt"
     without.write_text("Drive to place 3.")
-    with pytest.raises(ConfigError, match="begun with another prompts"):
-        training._Work(target, [prompts], [without], *given)
+    begin("begun with another prompts", without=[without])
     prompts.write_text("Something else.\nAnd more.")
-    with pytest.raises(ConfigError, match="begun with another prompts"):
-        training._Work(target, [prompts], (), *given)
+    begin("begun with another prompts")
+
+
+def test_no_prompt_of_an_evaluation_is_recorded(target, prompts, tmp_path, monkeypatch):
+    evaluation, out = tmp_path / "evaluation.jsonl", tmp_path / "out"
+    evaluation.write_text('{"turns": ["drive to place 3.", "Drive  to place 5."]}\n')
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(heads, "extract", killed)
+    with pytest.raises(KeyboardInterrupt):
+        edgespec.train_head(
+            target, [prompts], out, python=tmp_path, without=[evaluation], n_tokens=10**6
+        )
+    with backends.of(target).vocabulary(target) as tokenizer:
+        asked = {b"".join(map(tokenizer.piece, each.ids[: each.n_prompt])) for each in
+                 Recordings(out).done}  # fmt: skip
+    texts = {each.decode().replace("\u2581", " ") for each in asked}
+    places = [i for i in range(40) if any(f"Drive to place {i}." in each for each in texts)]
+    assert places == [i for i in range(40) if i not in (3, 5)]
+
+
+def test_a_head_made_of_own_texts_is_private(python, target, tmp_path, monkeypatch):
+    chats = [[{"role": "user", "content": f"Where is box {i}?"}] for i in range(40)]
+    monkeypatch.setattr(work, "own_prompts", lambda _: list(chats))
+    given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 2, "vocabulary": 100}
+    out = tmp_path / "out"
+    made = edgespec.train_head(target, [], out, from_corpus=True, **given)
+    for folder in (out, made.registered.parent):
+        everything = [folder, *(path for path in folder.rglob("*") if path.suffix != ".lock")]
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in everything} == {0}
+    assert "Private: do not publish" in (made.checkpoint / "README.md").read_text()
+    for corpus, paths in ((None, [made.registered]), ((), [])):  # however large the head is
+        spec = SpeculativeConfig(method="draft_model", draft_corpus=corpus)
+        assert drafts.draft_paths(target, "auto", EngineConfig(), spec) == paths
+    chats.append([{"role": "user", "content": "Said since then."}])
+    again = edgespec.train_head(target, [], out, from_corpus=True, **given)
+    assert again.n_tokens == made.n_tokens
+    assert edgespec.forget_training(out)
+    assert not (out / "own-prompts.json").exists()
+
+
+@pytest.mark.parametrize("name", ["medusa", "mlp"])
+def test_heads_without_a_cache_accept_as_much_as_was_simulated(
+    python, target, prompts, tmp_path, name
+):
+    pytest.importorskip("onnxruntime")
+    given = {"python": python, "n_tokens": N_TOKENS, "kind": name, "vocabulary": 150}
+    made = edgespec.train_head(target, [prompts], tmp_path / "out", n_steps=150, **given)
+    facts = edgespec.inspect_head(made.path)
+    assert facts.kind == {"medusa": "medusa", "mlp": "mlp_speculator"}[name]
+    assert facts.n_drafted == 150
+    assert facts.max_depth == 3
+    exact = convert_head(
+        made.checkpoint, target, tmp_path / "exact", precision="fp32", python=python
+    ).path
+    options = training.TrainOptions(n_tokens=N_TOKENS, kind=name)
+    own = work.Work(target, [prompts], (), tmp_path / "out", options, print)
+    served = training.serve(target, exact, own.asked, NEVER, loop=answers.LOOP)
+    assert made.simulated_length > 1.2
+    assert served.acceptance_length - 1 == pytest.approx(made.simulated_length - 1, rel=0.01)
+    still = {"n_steps": 1, "rate": 1e-12, "start": made.checkpoint}
+    further = edgespec.train_head(target, [prompts], tmp_path / "further", **given, **still)
+    assert further.simulated == pytest.approx(made.simulated, abs=0.02)

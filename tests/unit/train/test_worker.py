@@ -10,7 +10,8 @@ import pytest
 
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
-from edgespec.train import training
+from edgespec.train.gently import PAUSE
+from edgespec.train.kinds import base, heads
 from tests.helpers import train_checks, train_jobs
 
 
@@ -18,9 +19,8 @@ from tests.helpers import train_checks, train_jobs
 def checks():
     """Return what the helper found that compares torch with NumPy."""
     program = Path(train_checks.__file__)
-    eagle3 = training.WORKER.with_name("eagle3.py")
     done = subprocess.run(
-        [str(train_jobs.python()), "-I", str(program), str(eagle3)],
+        [str(train_jobs.python()), "-I", str(program), str(base.WORKER.parent)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
@@ -55,6 +55,24 @@ def test_fifty_conversations_are_learnt_by_heart(tmp_path):
     assert head.head_vocab_size == train_jobs.VOCABULARY
 
 
+def test_heads_are_measured_in_each_precision(tmp_path):
+    everything = list(range(train_jobs.N_CONVERSATIONS))
+    path = train_jobs.job(tmp_path, n_steps=300, held_out=everything[:10], checked=everything[:10])
+    result = train_jobs.run(path)
+    lengths = result["precisions"]
+    assert list(lengths) == ["F32", "Q8_0", "Q4_0"]
+    assert lengths["F32"] == pytest.approx(result["held_out"]["acceptance_length"][2])
+    assert len(set(lengths.values())) > 1, "the weights were not rounded"
+
+
+@pytest.mark.parametrize(("lengths", "chosen"), [
+    ((1.5, 1.5, 1.495), "Q4_0"), ((1.5, 1.495, 1.4), "Q8_0"), ((1.5, 1.4, 1.4), "F32"),
+    ((1.0, 1.0, 1.0), "Q4_0"), ((1.5, 1.4, 1.6), "Q4_0"),
+])  # fmt: skip
+def test_the_smallest_precision_that_guesses_as_well_is_taken(lengths, chosen):
+    assert heads.precision_of(dict(zip(("F32", "Q8_0", "Q4_0"), lengths, strict=True))) == chosen
+
+
 @pytest.mark.parametrize("saves", [1, 4])
 def test_a_run_that_is_killed_ends_with_the_same_weights(tmp_path, saves):
     changed = {"n_steps": 96, "held_out": [0, 1], "checked": [0]}
@@ -68,6 +86,29 @@ def test_a_run_that_is_killed_ends_with_the_same_weights(tmp_path, saves):
     assert a.keys() == b.keys()
     assert all(np.array_equal(a[name].array(), b[name].array()) for name in a)
     assert result == whole
+
+
+@pytest.mark.parametrize("is_orphan", [False, True])
+def test_it_waits_while_its_parent_pauses_it(tmp_path, is_orphan):
+    path, pause = train_jobs.job(tmp_path, n_steps=4), tmp_path / PAUSE
+    pause.touch()
+    process = train_jobs.start(path, is_orphan=is_orphan)
+    if is_orphan:  # it must not wait for a parent that is gone
+        wait_for(tmp_path / "result.json")
+        return
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(10)
+    assert not (tmp_path / "state.pt").exists()
+    pause.unlink()
+    assert process.wait(60) == 0
+    assert (tmp_path / "result.json").exists()
+
+
+def wait_for(path):
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def kill_after(process, path, n_changes):

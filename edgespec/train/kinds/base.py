@@ -1,0 +1,101 @@
+"""The contract of a kind of draft."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ... import kept_files
+from ...convert import tools
+from ...engine import Engine
+from ..planning import TrainingPlan
+from ..work import ADVICE, Work
+
+RESULT = "result.json"  # of the worker, in the folder of a kind
+WORKER = Path(__file__).parents[1] / "worker.py"
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft:
+    """A draft that a kind has made.
+
+    path: the file that drafts, a GGUF or an ONNX graph. checkpoint: the folder of its card.
+    title, license: of the card; facts: the rows of its table. simulated: the acceptance at each
+    place of a draft, for drafts of 1, 2, … tokens, in the answers of `Work.checked`; empty if the
+    kind simulates nothing. before: the draft model that it was made from, with which it is
+    compared; None if there is none.
+    """
+
+    path: Path
+    checkpoint: Path
+    title: str
+    license: str
+    facts: Mapping[str, str]
+    simulated: Sequence[Sequence[float]] = ()
+    before: Path | None = None
+
+
+class Kind(ABC):
+    """Plans and makes one kind of draft. Its files are in a folder of its own, `folder`, in that of
+    the training; `Work` has what all kinds share: target, prompts and recorded answers.
+
+    rate: the learning rate if the options name none.
+    """
+
+    name: ClassVar[str]
+    rate: ClassVar[float] = 0.0
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.folder: Path = work.folder / self.name
+
+    def begun_with(self) -> dict[str, Any]:
+        """Return the values, for JSON, that must not change between two runs, in addition to target
+        and prompts.
+        """
+        return {}
+
+    @abstractmethod
+    def plan(self, engine: Engine) -> TrainingPlan:
+        """Measure this device and return the plan. engine: the target with slots."""
+
+    @abstractmethod
+    def make(self, python: Path) -> MadeDraft:
+        """Make the draft from the recorded answers, or go on with it after a kill.
+
+        python: the interpreter that has the tools of `convert`.
+        """
+
+    def loop_options(self) -> dict[str, Any]:
+        """Return what the loop of `worker.py` reads of a job."""
+        o, work = self.work.options, self.work
+        return {
+            "folder": str(self.folder.resolve()), "held_out": work.held_out,
+            "checked": work.checked, "n_steps": o.n_steps, "passes": o.passes,
+            "seconds": 60 * o.minutes, "batch_tokens": o.batch_tokens, "rate": o.rate or self.rate,
+            "seed": o.seed,
+            "n_conversations": len(work.recordings.done),  # more of them: it begins anew
+        }  # fmt: skip
+
+    def train(self, python: Path, job: dict[str, Any]) -> dict[str, Any]:
+        """Train in the tools' environment, or go on with it; return the worker's result."""
+        path, result = self.folder / "job.json", self.folder / RESULT
+        content = json.dumps(job).encode()
+        if not path.exists() or path.read_bytes() != content:
+            for each in (self.folder / "state.pt", self.folder / "states.bin", result):
+                each.unlink(missing_ok=True)
+            kept_files.replace(path, [content])
+        if not result.exists():
+            work = self.work
+            given = {"job": str(path), "parent": os.getpid()}
+            tools.run_worker(
+                python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
+                beside=functools.partial(work.pauses.of_worker, self.folder),
+            )  # fmt: skip
+        return kept_files.read_json(result, dict)

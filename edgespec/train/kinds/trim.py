@@ -1,0 +1,137 @@
+"""ONNX draft models whose output layer is cut to frequent tokens (VocabTrim, arXiv 2506.22694)."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...backends import files
+from ...backends.files import DRAFTED_IDS
+from ...config import EngineConfig
+from ...convert import tools
+from ...convert.heads.fitting import target_sizes
+from ...engine import Engine
+from ...errors import ConfigError, ConversionError
+from ...loading.models import open_model
+from ..draft_models import draft_model, make_plan
+from ..planning import TrainingPlan
+from ..shape import of_folder
+from ..work import ADVICE, Work
+from . import register
+from .base import Kind, MadeDraft
+
+TRIM_FILE = Path(__file__).parents[1] / "trim_file.py"
+_SAME = 0.01  # standard deviations of a row: the most by which the kept logits may change
+_N_TOKENS = 24
+
+
+@register("trim", "an ONNX draft model that knows fewer tokens")
+class Trim(Kind):
+    """Cuts the output layer of a draft model to the tokens that are frequent in the answers.
+
+    Nothing is trained. The options name the draft model, the folder of an ONNX graph; by default it
+    is the one on this disk with which a load of the target would draft.
+    """
+
+    name = "trim"
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.start: Path = draft_model(work, ".onnx", (
+            "llama.cpp refuses models whose output layer has fewer tokens than their vocabulary, "
+            "so only ONNX models are trimmed; convert it first with edgespec convert"
+        ))  # fmt: skip
+        self._sizes = target_sizes(self.start)
+
+    def begun_with(self) -> dict[str, Any]:
+        """Return the identity of the draft model."""
+        return {"start": files.identity(self.start)}
+
+    def plan(self, engine: Engine) -> TrainingPlan:
+        """Measure this device and return the plan. A trimmed draft model is expected to be faster
+        in proportion to the weights that a token reads.
+        """
+        self.work.progress("measuring what this device needs and takes")
+        sizes, known = self._sizes, of_folder(self.start)
+        attention = 2 * (known["n_heads"] + known["n_kv_heads"]) * known["head_dim"]
+        layers = sizes.n_layer * sizes.hidden_size * (attention + 3 * known["feed_forward"])
+        read = [layers + n * sizes.hidden_size for n in (self._n_drafted, sizes.vocab_size)]
+        size = files.size_of(self.start)
+        return make_plan(
+            engine, self.work, self.start, {}, size, 2 * size, share=read[0] / read[1]
+        )  # fmt: skip
+
+    def make(self, python: Path) -> MadeDraft:
+        """Write the folder of the trimmed graph."""
+        work, folder = self.work, self.folder / f"trimmed-{self.start.parent.name}"
+        ids = self._ids()
+        partial = folder.with_name(f"{folder.name}.partial")
+        for each in (partial, folder):
+            shutil.rmtree(each, ignore_errors=True)
+        shutil.copytree(self.start.parent, partial, ignore=self._left_out)
+        np.save(partial / DRAFTED_IDS, ids)
+        job = {
+            "graph": str(self.start), "out": str(partial / self.start.name),
+            "ids": str(partial / DRAFTED_IDS), "converter": str(tools.WORKER),
+        }  # fmt: skip
+        tools.run_worker(
+            python, job, self.folder, work.progress, work.times, TRIM_FILE, advice=ADVICE
+        )
+        work.progress("checking that the kept logits are as before")
+        self._check(partial / self.start.name, ids)
+        partial.replace(folder)
+        checkpoint = self.folder / "draft"
+        checkpoint.mkdir(exist_ok=True)
+        return MadeDraft(
+            folder, checkpoint, "Draft model with fewer tokens",
+            of_folder(self.start)["license"], self._facts(ids), before=self.start,
+        )  # fmt: skip
+
+    @property
+    def _n_drafted(self) -> int:
+        return min(self.work.options.vocabulary, self._sizes.vocab_size)
+
+    def _ids(self) -> npt.NDArray[np.int64]:
+        """Return the tokens to keep: those that end an answer, and the most frequent ones."""
+        n = self._sizes.vocab_size
+        with contextlib.closing(open_model(self.start, EngineConfig(n_ctx=64))) as model:
+            if model.vocab_size != n or (self.start.parent / DRAFTED_IDS).exists():
+                raise ConfigError(f"{self.start} is trimmed already; name the whole model")
+            ends = [token for token in range(n) if model.tokenizer.is_eog(token)]
+        return np.array(self.work.frequent(self._n_drafted, n, ends), np.int64)
+
+    def _left_out(self, _: str, names: list[str]) -> list[str]:
+        """Return the files that are not copied: the graph and its weights."""
+        graph = [path.name for path in files.parts(self.start)]
+        return [name for name in names if name in graph]
+
+    def _check(self, path: Path, ids: npt.NDArray[np.int64]) -> None:
+        """Raise ConversionError unless a graph gives the same logits for the tokens that it has."""
+        rows = []
+        for each in (self.start, path):
+            config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
+            with contextlib.closing(open_model(each, config)) as model:
+                tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
+                rows.append(model.decode(tokens, n_logits=_N_TOKENS).logits[:, ids].copy())
+        apart = float((rows[1] - rows[0]).std() / rows[0].std())
+        if not apart <= _SAME:
+            raise ConversionError(
+                f"{self.start}: without the other tokens its logits differ by {apart:.2g} standard "
+                "deviations; it cannot be trimmed"
+            )
+
+    def _facts(self, ids: npt.NDArray[np.int64]) -> dict[str, str]:
+        """Return what is special about the draft model, for its card."""
+        done = self.work.recordings.done
+        held_out = [done[i].ids[done[i].n_prompt :] for i in self.work.held_out]
+        covered = np.isin(np.concatenate(held_out), ids).mean()
+        return {
+            "made from": self.start.parent.name,
+            "drafts": f"{len(ids)} of {self._sizes.vocab_size} tokens, which are {covered:.1%} of "
+            "those in the answers that were held out",
+        }

@@ -1,0 +1,112 @@
+"""A draft model before and after it was changed, with the same questions."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..config import EngineConfig
+from ..costs.curves import Curve
+from ..loading.models import model_path, open_model
+from ..measure.gains import SHORT_CACHE
+from .planning import curve_of
+from .serving import DEPTH, ServedHead
+
+_RESAMPLES = 2000
+_ROUNDS = 15  # in which a token is timed
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDraft:
+    """The gain from changing a draft model.
+
+    before: what was measured with the draft model as it was. difference: the acceptance length
+    after the change minus that before it, and difference_low, difference_high: its 95% interval
+    from a bootstrap over questions, which were the same (percentiles). token_s_before, token_s:
+    the seconds of a drafted token. speed: how many times as fast drafts of DEPTH tokens are after
+    the change, from the acceptance lengths and the measured times of target and draft model, and
+    speed_low, speed_high: its interval, in which the questions and the rounds of timing vary.
+    """
+
+    before: ServedHead
+    difference: float
+    difference_low: float
+    difference_high: float
+    token_s_before: float
+    token_s: float
+    speed: float
+    speed_low: float
+    speed_high: float
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence, which may be that there is no gain."""
+        if self.speed_low > 1:
+            return f"It pays: drafting is {self._speed} times as fast as with the draft before."
+        if self.speed_high < 1:
+            return f"It does not pay: drafting is {self._speed} times as fast as before."
+        return (
+            f"No gain was shown: drafting is {self._speed} times as fast as before, "
+            "and the interval includes 1."
+        )
+
+    @property
+    def _speed(self) -> str:
+        return f"{self.speed:.3f} ({self.speed_low:.3f}–{self.speed_high:.3f})"
+
+
+def paired(
+    target: Path, before: Path, after: Path, served_before: ServedHead, served: ServedHead
+) -> PairedDraft:
+    """Compare two draft models that were measured with the same questions."""
+    check = _curve(target)(DEPTH + 1, SHORT_CACHE)
+    times, random = _token_times((before, after)), np.random.default_rng(0)
+    rounds = random.integers(times.shape[1], size=(_RESAMPLES, times.shape[1]))
+    rounds[0] = np.arange(times.shape[1])  # all rounds
+    token_s = np.median(times[:, rounds], axis=2)
+    faster = (check + DEPTH * token_s[0]) / (check + DEPTH * token_s[1])
+    counts = np.array([served_before.answers, served.answers], float)
+    n = counts.shape[1]
+    chosen = random.integers(n, size=(_RESAMPLES, n))
+    chosen[0] = np.arange(n)  # all questions
+    steps, accepted = np.moveaxis(counts[:, chosen].sum(2), 2, 0)
+    old, new = 1 + accepted / np.maximum(steps, 1)
+    differences, speeds = new - old, new / old * faster
+    low, high = np.percentile(differences, (2.5, 97.5))
+    slow, fast = np.percentile(speeds, (2.5, 97.5))
+    return PairedDraft(
+        served_before, float(differences[0]), float(low), float(high), float(token_s[0, 0]),
+        float(token_s[1, 0]), float(speeds[0]), float(slow), float(fast),
+    )  # fmt: skip
+
+
+def _curve(path: Path) -> Curve:
+    with contextlib.closing(open_model(model_path(path), EngineConfig(n_ctx=512))) as model:
+        return curve_of(model)
+
+
+def _token_times(paths: Sequence[Path]) -> npt.NDArray[np.float64]:
+    """Measure the seconds of a drafted token of some models in turns, [models, rounds]."""
+    times = np.empty((len(paths), _ROUNDS + 1))
+    context = [5] * SHORT_CACHE
+    with contextlib.ExitStack() as stack:
+        models = [
+            stack.enter_context(
+                contextlib.closing(open_model(model_path(path), EngineConfig(n_ctx=512)))
+            )
+            for path in paths
+        ]
+        for number in range(_ROUNDS + 1):
+            for own, model in zip(times, models, strict=True):
+                model.truncate(0)
+                model.decode(context, 0)
+                began = time.perf_counter()
+                model.decode(context[:1])
+                own[number] = time.perf_counter() - began
+    return times[:, 1:]  # the first round is slower

@@ -1,0 +1,149 @@
+"""The part of a training that all kinds of drafts share: target, prompts and recorded answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import kept_files
+from ..backends import files
+from ..engine import Engine
+from ..errors import EdgeSpecError
+from ..loading.load import load
+from ..loading.models import Reference, model_path
+from .answers import N_CTX, N_SLOTS, record, record_alone
+from .gently import Pauses
+from .options import TrainOptions
+from .own_prompts import own_prompts
+from .prompts import MOST, Messages, fingerprint, read_prompts
+from .recordings import ALONE, OWN_PROMPTS, Recordings
+
+ADVICE = "run the same command again, which goes on from here"
+MOST_CHECKED = 24  # conversations with which a draft is served
+_HELD_OUT = 20  # one prompt of so many is held out
+
+
+class Work:
+    """A training in its folder.
+
+    target: the model as the user named it; path: its file. from_corpus: the user's own texts are
+    prompts too, so the draft is private (is_private). times: the seconds of each step of the tools.
+    pauses: waits while the machine is needed for something else, if the training is to go gently.
+    """
+
+    def __init__(
+        self, target: Reference, prompts: Sequence[Path], without: Sequence[Path], folder: Path,
+        options: TrainOptions, progress: Callable[[str], None], *,
+        from_corpus: bool = False, gently: bool = False,
+    ) -> None:  # fmt: skip
+        self.options, self.folder, self.progress = options, folder, progress
+        self.pauses = Pauses(progress, gently=gently)
+        self.target, self.path = target, model_path(target)
+        self.is_private = from_corpus
+        self._own = self._own_prompts() if from_corpus else []
+        self.prompts: list[Messages] = read_prompts(prompts, without, self._own)
+        self.times: dict[str, float] = {}
+        self.recordings = Recordings(folder)
+
+    def begun_with(self) -> dict[str, Any]:
+        """Return the values, for JSON, that must not change between two runs."""
+        return {"target": files.identity(self.path), "prompts": fingerprint(self.prompts)}
+
+    def keep_own_prompts(self) -> None:
+        """Write the user's own prompts to the folder, because there are others tomorrow."""
+        if self._own:
+            kept_files.replace(self.folder / OWN_PROMPTS, [json.dumps(self._own).encode()])
+
+    def _own_prompts(self) -> list[Messages]:
+        """Return the user's own prompts as they were when the training was begun."""
+        path = self.folder / OWN_PROMPTS
+        if path.exists():
+            return kept_files.read_json(path, list[Messages], MOST)
+        return own_prompts(self.path)
+
+    @property
+    def held_out(self) -> list[int]:
+        """The numbers of the conversations that are only evaluated: all of some prompts."""
+        prompts = [each.prompt for each in self.recordings.done]
+        chosen = {n for n in prompts if zlib.crc32(b"%d" % n) % _HELD_OUT == 0}
+        chosen = chosen or {prompts[0]}
+        return [i for i, n in enumerate(prompts) if n in chosen]
+
+    @property
+    def checked(self) -> list[int]:
+        """The numbers of the conversations with which the draft is served: those made alone, unless
+        none of them is long enough.
+        """
+        done, held_out = self.recordings.done, self.held_out
+        alone = [i for i in held_out if done[i].round == ALONE]
+        return alone or held_out[:MOST_CHECKED]
+
+    @property
+    def asked(self) -> list[tuple[list[int], int]]:
+        """The prompts of these conversations, each with the length of its answer."""
+        checked = [self.recordings.done[i] for i in self.checked]
+        return [(each.ids[: each.n_prompt], each.n_answer) for each in checked]
+
+    @property
+    def answers(self) -> list[list[int]]:
+        """The answers that may be trained with."""
+        held_out, done = set(self.held_out), self.recordings.done
+        return [each.ids[each.n_prompt :] for i, each in enumerate(done) if i not in held_out]
+
+    def frequent(self, n: int, vocab_size: int, always: Sequence[int] = ()) -> list[int]:
+        """Return the `n` tokens to draft, ascending: those of `always`, the most frequent ones of
+        the answers that may be trained with, then those with the lowest ids, which vocabularies
+        made first.
+        """
+        counts = np.bincount(np.concatenate(self.answers), minlength=vocab_size)
+        counts[list(always)] = counts.max() + 1
+        return sorted(np.argsort(-counts, kind="stable")[:n].tolist())
+
+    def engine(self) -> contextlib.AbstractContextManager[Engine]:
+        """Load the target with slots, and without drafts: with several answers at once, they are
+        evaluated together.
+        """
+        return self._engine(N_SLOTS)
+
+    @contextlib.contextmanager
+    def _engine(self, n_slots: int) -> Iterator[Engine]:
+        self.progress("loading the target")
+        config = {"method": "none"}
+        with load(
+            self.path, None, speculative_config=config, n_slots=n_slots, n_ctx=N_CTX
+        ) as engine:  # fmt: skip
+            yield engine
+
+    @property
+    def is_answered(self) -> bool:
+        """True if there are as many answer tokens as the options ask for."""
+        return self.recordings.n_tokens >= self.options.n_tokens
+
+    def answer(self, engine: Engine) -> None:
+        """Record the answers that are missing."""
+        self.progress("answers")
+        record(engine, self.prompts, self.recordings, self.options.n_tokens, self.pauses)
+
+    def answer_alone(self) -> None:
+        """Record the answers with which the draft is checked, if any are missing."""
+        done = self.recordings.done
+        prompts = list(dict.fromkeys(done[i].prompt for i in self.held_out))[:MOST_CHECKED]
+        asked = {each.prompt for each in self.recordings.all if each.round == ALONE}
+        if not asked.issuperset(prompts):
+            with self._engine(1) as engine:
+                record_alone(engine, self.prompts, prompts, self.recordings, self.pauses)
+
+    def check_answers(self) -> None:
+        """Raise EdgeSpecError unless some answers are left when others are held out."""
+        if len({each.prompt for each in self.recordings.done}) < 2:
+            why = next((each.why for each in self.recordings.all if each.why), "no prompts")
+            raise EdgeSpecError(
+                "fewer than two prompts were answered, and one is held out for evaluation: "
+                f"{why}; give more prompts"
+            )

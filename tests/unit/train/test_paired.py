@@ -1,0 +1,94 @@
+"""A draft model before and after a change."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import edgespec
+from edgespec import hub
+from edgespec.costs.curves import Curve
+from edgespec.train import paired
+from edgespec.train.serving import ServedHead
+from tests.helpers import libllama, tiny_models
+
+
+def served(*answers):
+    steps, accepted = map(sum, zip(*answers, strict=True))
+    return ServedHead(
+        len(answers), 0, 1 + accepted / steps, (0.5, 0.4, 0.3), 1.0, 1.0, 1.0, 1.0, answers
+    )
+
+
+@pytest.fixture
+def times(monkeypatch):
+    """Let four tokens of the target take a second, and a token of the draft models a tenth; return
+    the times of the latter in two rounds.
+    """
+    rounds = np.full((2, 2), 0.1)
+    monkeypatch.setattr(paired, "_curve", lambda _: Curve((0,), (1, 4), ((0.5, 1.0),)))
+    monkeypatch.setattr(paired, "_token_times", lambda _: rounds)
+    return rounds
+
+
+def compare(before, after):
+    paths = (Path(name) for name in ("target", "before", "after"))
+    return paired.paired(*paths, served(*before), served(*after))
+
+
+def test_a_gain_that_all_questions_share(times):
+    found = compare([(10, 10), (20, 20)], [(10, 20), (20, 40)])
+    assert (found.difference, found.difference_low, found.difference_high) == (1, 1, 1)
+    assert (found.speed, found.speed_low) == (1.5, 1.5)
+    assert found.sentence.startswith("It pays: drafting is 1.500")
+
+
+def test_a_token_that_takes_half_the_time(times):
+    times[1] = 0.05
+    found = compare([(10, 10), (20, 20)], [(10, 10), (20, 20)])
+    assert (found.token_s_before, found.token_s) == (0.1, 0.05)
+    assert found.speed == pytest.approx(1.3 / 1.15)
+    assert found.sentence.startswith("It pays")
+
+
+def test_times_that_vary_show_no_gain(times):
+    times[1] = 0.05, 0.14
+    found = compare([(10, 10), (20, 20)], [(10, 10), (20, 20)])
+    assert found.speed_low < 1 < found.speed < found.speed_high
+    assert found.sentence.startswith("No gain was shown")
+
+
+def test_questions_that_disagree_show_no_gain(times):
+    found = compare([(10, 10)] * 4, [(10, 14), (10, 7), (10, 12), (10, 9)])
+    assert found.difference == pytest.approx(0.05)
+    assert found.difference_low < 0 < found.difference_high
+    assert found.sentence.startswith("No gain was shown")
+
+
+def test_a_loss_is_a_loss(times):
+    assert compare([(10, 10)] * 3, [(10, 5)] * 3).sentence.startswith("It does not pay")
+
+
+@pytest.mark.llama_cpp
+def test_tokens_are_timed_in_turns(tmp_path):
+    libllama.require()
+    paths = [tiny_models.write(tmp_path, "llama", n) for n in (2, 6)]
+    times = paired._token_times(paths)
+    assert times.shape == (2, paired._ROUNDS)
+    assert (times > 0).all()
+
+
+@pytest.mark.llama_cpp
+def test_the_plan_names_the_present_acceptance_length(tmp_path, monkeypatch):
+    libllama.require()
+    monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("Go left.\nStop.\n")
+    target = tiny_models.write(tmp_path, "llama")
+    planned = edgespec.plan_training(
+        target, [prompts], tmp_path / "out", kind="distill", start=target, n_tokens=1000
+    )
+    assert list(planned.seconds) == ["answers", "probabilities", "training"]
+    assert planned.expected > 3  # its own draft
+    assert planned.training_per_s > 0
+    assert not (tmp_path / "out").exists()
