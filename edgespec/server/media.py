@@ -21,9 +21,10 @@ from starlette.concurrency import run_in_threadpool
 
 from .. import kept_files
 from ..chat.messages import Message
-from ..chat.pictures import left_out
+from ..chat.pictures import left_out, picture_at
 from ..errors import ConfigError
 from ..pictures import MOST_BYTES
+from .apis.pictures import url_of
 from .errors import bad_value
 from .settings import ServerSettings
 
@@ -72,7 +73,7 @@ class Media:
         for part in _parts(message):
             try:
                 url = _address(part)
-                content.append(_bytes_part(await self.read(url)) if url else part)
+                content.append(picture_at(await self.read(url)) if url else part)
             except ConfigError as error:
                 if message["role"] != "tool":
                     raise bad_value(place, f"{place}: {error}") from None
@@ -228,9 +229,5 @@ def _parts(message: Message) -> Sequence[Any]:
 
 def _address(part: Mapping[str, Any]) -> str:
     """Return the address of a picture, "" for a part that has its bytes or is none."""
-    url = part["image_url"]["url"] if part.get("type") == "image_url" else ""
+    url = url_of(part)
     return "" if url[:5].lower() == "data:" else url
-
-
-def _bytes_part(data: bytes) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": data}}
