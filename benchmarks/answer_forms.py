@@ -1,8 +1,8 @@
 """Write the table of forms of answers: `python -m benchmarks.answer_forms FOLDER`.
 
-FOLDER holds chat templates as files NAME.jinja, such as llama.cpp's models/templates, and beside
-them those of Gemma 3 and Phi-4-mini. Templates of models that tests use are read from their own
-files. The page is docs/reference/answer-forms.md.
+FOLDER holds chat templates as files NAME.jinja, such as llama.cpp's models/templates, together with
+those of Gemma 3, Phi-4-mini, SmolVLM, Qwen2.5-VL and Qwen3-VL. Templates of models that tests use
+are read from their own files. The page is docs/reference/answer-forms.md.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ BEGIN = "<!-- from here on generated: python -m benchmarks.answer_forms FOLDER -
 TEST_MODELS = Path.home() / ".cache" / "edgespec-test-models"
 FILES = {  # of the catalogue: names that begin so, and the file with their template
     "qwen2.5-coder": "qwen2.5-coder-0.5b.gguf",
+    "qwen2.5-vl": "Qwen-Qwen2.5-VL-3B-Instruct.jinja",
     "qwen2.5": "Qwen-Qwen2.5-7B-Instruct.jinja",
+    "qwen3-vl": "Qwen-Qwen3-VL-4B-Instruct.jinja",
     "qwen3": "Qwen-Qwen3-0.6B.jinja",
     "llama-3.1": "meta-llama-Llama-3.1-8B-Instruct.jinja",
     "llama-3.2": "meta-llama-Llama-3.2-3B-Instruct.jinja",
     "deepseek-r1-distill": "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja",
     "smollm2": "smollm2-135m.gguf",
+    "smolvlm": "HuggingFaceTB-SmolVLM-Instruct.jinja",
     "gemma-3-270m-it": "google-gemma-3-4b-it.jinja",
     "gemma-3-270m": "gemma-3-270m.gguf",
     "gemma-3": "google-gemma-3-4b-it.jinja",

@@ -278,9 +278,10 @@ def announcement(reference: str, n_bytes: int | None = None) -> str:
         what = "licence" if n_bytes else "size and licence"
         return f"{reference}, {size(n_bytes)} ({what}: see its page on the hub)"
     file = entry.file(reference.partition(":")[2] or None)
+    eyes = f" + {size(file.projector.size)} to see pictures" if file.projector else ""
     return (
         f"{entry.name}: {entry.title}, {count(entry.parameters)} parameters, "
-        f"{file.quantisation}, {size(file.size)}, licence {licence(entry)}"
+        f"{file.quantisation}, {size(file.size)}{eyes}, licence {licence(entry)}"
     )
 
 

@@ -16,7 +16,7 @@ from .render import count, say, say_json, say_wrapped, size, status, table
 
 if TYPE_CHECKING:
     import edgespec
-    from edgespec.hub import Entry, Place, PublishedHead
+    from edgespec.hub import Entry, ModelFile, Place, PublishedHead
 
 _USES = ("chat", "code", "reasoning", "draft", "base")  # in the order of the list
 _CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -51,7 +51,7 @@ def models(reference: str | None, as_json: bool) -> None:
         [
             (
                 row["name"],
-                row["use"],
+                row["use"] + ", pictures" * row["sees"],
                 size(row["files"][0]["size"]),
                 size(row["files"][0]["memory"]),
                 f"{row['tokens_per_second']:.0f}" if row["fits"] else "too large",
@@ -94,6 +94,7 @@ def _row(entry: Entry, here: list[Place]) -> dict[str, Any]:
             "size": file.size,
             "memory": entry.memory(file, hub.N_CTX),
             "path": _text(hub.resolve(f"{entry.name}:{file.quantisation}")),
+            "projector": _projector_row(file.projector) if file.projector else None,
         }
         for file in entry.files
     ]
@@ -103,6 +104,7 @@ def _row(entry: Entry, here: list[Place]) -> dict[str, Any]:
         "title": entry.title,
         "description": entry.description,
         "use": entry.use,
+        "sees": entry.sees,
         "parameters": entry.parameters,
         "context": entry.context,
         "licence": entry.licence,
@@ -115,6 +117,10 @@ def _row(entry: Entry, here: list[Place]) -> dict[str, Any]:
         "tokens_per_second": pick.speed if pick else None,
         "files": files,
     }
+
+
+def _projector_row(file: ModelFile) -> dict[str, Any]:
+    return {"filename": file.filename, "size": file.size}
 
 
 def _head_row(head: PublishedHead) -> dict[str, Any]:
@@ -140,6 +146,11 @@ def _show_entry(entry: Entry, as_json: bool) -> None:
     }
     for label, value in facts.items():
         say(f"{label:<12}{value}")
+    for projector in filter(None, (file["projector"] for file in row["files"])):
+        say(
+            f"{'pictures':<12}with {projector['filename']}, {size(projector['size'])}, which comes "
+            "with it; no published model that sees was run with edgespec yet"
+        )
     for head in entry.heads:
         to_do = "" if head.file else ", a checkpoint to convert"
         known = licence(head) if head.licence else "see its card"

@@ -122,20 +122,14 @@ class ConversationEncoder:
         if calls and tools:
             marked = calls.instructed(marked, tools)
 
-        def rendered(messages: Sequence[Mapping[str, Any]]) -> str:
-            return templates.render(
-                template,
-                messages,
-                special,
-                add_generation_prompt=add_generation_prompt,
-                variables=variables,
-            )
-
-        text = rendered(marked)
-        if self._album is None or _has_all_marks(text, marked):
-            return text
-        text = rendered([*map(_typed, marked)])  # this template writes no contents that are texts
-        if not _has_all_marks(text, marked):
+        text = templates.render(
+            template,
+            marked,
+            special,
+            add_generation_prompt=add_generation_prompt,
+            variables=variables,
+        )
+        if self._album and not _has_all_marks(text, marked):
             raise TemplateError("the model's chat template leaves pictures out")
         return text
 
@@ -448,14 +442,6 @@ class ConversationEncoder:
     def _text_of(self, mark: re.Match[str]) -> str:
         high, low = map(ord, mark[0])
         return self._texts[(high - 0xD800) * 1024 + low - 0xDC00]
-
-
-def _typed(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message whose content is a list with one part of text, if it is a text."""
-    content = message.get("content")
-    if not isinstance(content, str):
-        return message
-    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _has_all_marks(text: str, messages: Sequence[Mapping[str, Any]]) -> bool:

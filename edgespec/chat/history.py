@@ -20,7 +20,7 @@ from .accepted import Accepted
 from .cut_arguments import whole
 from .markers import ID_LENGTH
 from .messages import Message
-from .pictures import marks_of, without_marks
+from .pictures import marks_of, picture_at, without_marks
 
 _BETWEEN = "\n\n"  # separates joined messages of one role
 _DIGITS = string.digits + string.ascii_letters
@@ -252,7 +252,7 @@ class Transcript:
         message = self._last("user")
         if isinstance(text := message["content"], str):
             message["content"] = [{"type": "text", "text": text}] if text else []
-        message["content"].append({"type": "image_url", "image_url": {"url": url}})
+        message["content"].append(picture_at(url))
 
     def think(self, text: str) -> None:
         """Add reasoning of the assistant. An empty text adds nothing."""
@@ -274,7 +274,7 @@ class Transcript:
             if is_text:
                 parts.append({"type": "text", "text": joined(said)})
             else:
-                parts += [{"type": "image_url", "image_url": {"url": url}} for url in said]
+                parts += map(picture_at, said)
         has_text = all(part["type"] == "text" for part in parts)
         content = text_of(parts) if has_text else parts
         self._begin({"role": "tool", "tool_call_id": call_id, "content": content})

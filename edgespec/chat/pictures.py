@@ -162,6 +162,11 @@ def _shown_or_told(part: Mapping[str, Any], number: int) -> dict[str, Any]:
         return left_out(error)
 
 
+def picture_at(url: str | bytes) -> dict[str, Any]:
+    """Return a part with a picture, in OpenAI's form. url: its URL, or the bytes of its file."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def left_out(why: object) -> dict[str, Any]:
     """Return a part with a text in place of a picture of a result."""
     return _told(f"[An image was left out here: {why}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,28 @@ def keys_of(template: str) -> frozenset[str]:
     return frozenset([node.attr for node in tree.find_all(nodes.Getattr)]).union(texts, attributes)
 
 
+@functools.lru_cache(maxsize=8)
+def _writes_parts_only(template: str, special: tuple[tuple[str, str], ...]) -> bool:
+    """Return True if a template writes contents that are lists of parts, and leaves out texts, as
+    that of SmolVLM does.
+    """
+    question = {"role": "user", "content": "A question 7141."}
+    text, parts = "", ""
+    with contextlib.suppress(TemplateError):
+        text = _rendered(template, [question], dict(special))
+        if question["content"] not in text:
+            parts = _rendered(template, [in_parts(question)], dict(special))
+    return question["content"] in parts
+
+
+def in_parts(message: Message) -> Message:
+    """Return a message whose content is a list with one part of text, if it is a text."""
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
+
+
 class Refused(TemplateError):
     """The template refuses the conversation. reason: what it, or else Jinja, says."""
 
@@ -107,18 +130,30 @@ def render(
 ) -> str:
     """Return a conversation as text for the tokenizer.
 
-    special: the texts of special tokens by name. variables: further variables for the template,
-    such as tools.
+    messages: a content that is a text becomes a list of parts if the template needs that. special:
+    the texts of special tokens by name. variables: further variables for the template, such as
+    tools.
 
     Raises Refused if the template refuses the conversation, and TemplateError for a template that
     cannot be read, takes longer than 5 s or makes texts of more than 64 million characters.
     """
+    if _writes_parts_only(template, tuple(sorted(special.items()))):
+        messages = [*map(in_parts, messages)]
+    told = {**(variables or {}), "add_generation_prompt": add_generation_prompt}
+    return _rendered(template, messages, special, told)
+
+
+def _rendered(
+    template: str,
+    messages: Sequence[Message],
+    special: Mapping[str, str],
+    variables: Mapping[str, Any] | None = None,
+) -> str:
     compiled = _compiled(template)
     try:
         with Budget().used():
             told = {**special, **{name: weighed(each) for name, each in (variables or {}).items()}}
             told["messages"] = weighed([dict(m) for m in messages])
-            told["add_generation_prompt"] = add_generation_prompt
             text: str = compiled.render(told)
     except TooMuch as error:
         raise TemplateError(

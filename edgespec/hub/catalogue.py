@@ -66,7 +66,8 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One quantisation of a model.
 
     filename: NAME.gguf, or FOLDER/NAME.onnx because tokenizer and weights lie next to a graph.
-    size: bytes, None if not known. sha256: None if not known.
+    size: bytes, None if not known. sha256: None if not known. projector: the file with which the
+    model sees pictures, None if it reads text alone.
     """
 
     filename: str
@@ -74,6 +75,7 @@ class ModelFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: Annotated[tuple[HubSource | WheelSource, ...], msgspec.Meta(min_length=1)]
     size: int | None = None
     sha256: str | None = None
+    projector: ModelFile | None = None
 
     @property
     def has_folder(self) -> bool:
@@ -145,14 +147,20 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return 2 * 2 * self.n_layer * self.n_head_kv * self.head_dim
 
+    @property
+    def sees(self) -> bool:
+        """True if the model sees pictures."""
+        return any(file.projector for file in self.files)
+
     def memory(self, file: ModelFile, n_ctx: int) -> int | None:
-        """Return the bytes that running the model needs: weights, a KV cache of `n_ctx` tokens at
-        f16, and work space. None if not known.
+        """Return the bytes that running the model needs: weights, with those of its projector, a KV
+        cache of `n_ctx` tokens at f16, and work space. None if not known.
         """
-        each = self.kv_bytes_per_token
-        if each is None or not file.size:
+        each, eyes = self.kv_bytes_per_token, file.projector
+        if each is None or not file.size or (eyes and not eyes.size):
             return None
-        return file.size + each * min(n_ctx, self.context) + WORK_SPACE
+        weights = file.size + (eyes.size or 0 if eyes else 0)
+        return weights + each * min(n_ctx, self.context) + WORK_SPACE
 
     def file(self, quantisation: str | None = None) -> ModelFile:
         """Return the file of a quantisation (in upper or lower case), or the first file for None.
@@ -183,6 +191,8 @@ def parse(text: str, where: str) -> Entry:
     entry = convert(values, Entry, where)
     for number, file in enumerate(entry.files):
         _check(file, f"{where}: files[{number}]")
+        if file.projector:
+            _check(file.projector, f"{where}: files[{number}].projector")
     for number, head in enumerate(entry.heads):
         _check_head(head, f"{where}: heads[{number}]")
     _check_sampling(entry.sampling, f"{where}: sampling")

@@ -33,8 +33,8 @@ def pull(
 ) -> Path:
     """Return the path of a model's file. If it is not on disk yet, fetch and check it first.
 
-    A model that a repository's reference names comes with its projector, if there is one. The
-    sources of a file are tried in order. progress: called from this thread, or from threads of
+    A model comes with its projector, if the catalogue or the repository has one for it. The sources
+    of a file are tried in order. progress: called from this thread, or from threads of
     the hub's client. offline: use no network. token, revision: used for the hub. Raises
     ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each source
     if none worked.
@@ -53,6 +53,13 @@ def pull(
         for companion in choice.wanted[:-1]:
             pull(companion, progress=progress, token=token)
         file = choice.taken.model_file(file)
+    elif file.projector and on_disk(file.projector) is None:
+        _fetched(file.projector, progress, token)  # first: once the model is there, nothing is
+    return _fetched(file, progress, token)
+
+
+def _fetched(file: ModelFile, progress: Progress | None, token: str | None) -> Path:
+    """Fetch a file from the first of its sources that works. Raises the errors of `pull`."""
     failures: _Failures = []
     for source in file.sources:
         try:
@@ -144,6 +151,8 @@ def _at_revision(
         # The catalogue's size and hash belong to a different revision, and so does a copy in our
         # own folder. An empty quantisation keeps `on_disk` from looking there.
         file = replace(file, quantisation="", size=None, sha256=None)
+    if file.projector:
+        file = replace(file, projector=_at_revision(file.projector, reference, revision))
     return replace(file, sources=tuple(replace(source, revision=revision) for source in hub))
 
 

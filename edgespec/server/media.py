@@ -21,9 +21,10 @@ from starlette.concurrency import run_in_threadpool
 
 from .. import kept_files
 from ..chat.messages import Message
-from ..chat.pictures import left_out
+from ..chat.pictures import left_out, picture_at
 from ..errors import ConfigError
 from ..pictures import MOST_BYTES
+from .apis.pictures import url_of
 from .errors import bad_value
 from .settings import ServerSettings
 
@@ -33,6 +34,11 @@ _AT_ONCE = 8
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "edgespec")]
 _FILE = re.compile("file:(//(localhost(?=/))?)?", re.IGNORECASE)  # before a path
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+_ENDS_IN_IPV4 = [
+    ipaddress.IPv6Network(each)
+    for each in ("64:ff9b::/96", "64:ff9b:1::/96", "::ffff:0:0:0/96", "::ffff:0:0/96", "::/96")
+]  # NAT64 (RFC 6052, RFC 8215), SIIT, mapped and compatible addresses
 _IN_URLS = "%/:=&?~#+!$,;'@()*[]"  # besides letters and digits
 
 
@@ -67,7 +73,7 @@ class Media:
         for part in _parts(message):
             try:
                 url = _address(part)
-                content.append(_bytes_part(await self.read(url)) if url else part)
+                content.append(picture_at(await self.read(url)) if url else part)
             except ConfigError as error:
                 if message["role"] != "tool":
                     raise bad_value(place, f"{place}: {error}") from None
@@ -179,9 +185,18 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
 
 def _is_public(address: str) -> bool:
+    """Return True for an address in the public internet. An IPv6 address that stands for an IPv4
+    address is judged by that. Other addresses of local NAT64 are not public: where they have their
+    IPv4 address is not known (RFC 6052).
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        ip = ip.ipv4_mapped or ip.sixtofour or ip
+        if any(ip in network for network in _ENDS_IN_IPV4):
+            ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        elif ip in _LOCAL_NAT64:
+            return False
+        else:
+            ip = ip.sixtofour or ip
     return ip.is_global and not ip.is_multicast
 
 
@@ -214,9 +229,5 @@ def _parts(message: Message) -> Sequence[Any]:
 
 def _address(part: Mapping[str, Any]) -> str:
     """Return the address of a picture, "" for a part that has its bytes or is none."""
-    url = part["image_url"]["url"] if part.get("type") == "image_url" else ""
+    url = url_of(part)
     return "" if url[:5].lower() == "data:" else url
-
-
-def _bytes_part(data: bytes) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": data}}

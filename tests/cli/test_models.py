@@ -45,7 +45,8 @@ def test_models_begins_with_what_to_take_and_lists_the_catalogue(edgespec_cli, m
     uses = [hub.entry(row[0]).use for row in rows]
     assert uses == sorted(uses, key=["chat", "code", "reasoning", "draft", "base"].index)
     chat = [row[0] for row, use in zip(rows, uses, strict=True) if use == "chat"]
-    assert chat[0] in ("qwen3-4b", "gemma-3-4b-it")  # the largest that is fast enough
+    assert chat[0] == "qwen3-vl-4b"  # the largest that is fast enough
+    assert named["smolvlm-256m"].startswith("smolvlm-256m chat, pictures 175.1 MB 767.6 MB")
     assert set(chat[-3:]) == {"llama-3.1-8b", "qwen3-8b", "qwen2.5-7b"}  # those that are not
     assert "8192 tokens of context" in result.stderr
 
@@ -60,6 +61,11 @@ def test_models_as_json(edgespec_cli):
     kv_cache = 2 * 2 * 30 * 3 * 64 * 8192  # keys and values, two bytes, layers, heads, their size
     assert files["smollm2-135m"]["memory"] == 98_362_432 + kv_cache + hub.WORK_SPACE
     assert all(file["memory"] > file["size"] for file in files.values())
+    eyes = {"filename": "mmproj-model-f16.gguf", "size": 851_251_104}
+    assert files["gemma-3-4b-it"]["projector"] == eyes
+    assert files["gemma-3-1b-it"]["projector"] is None
+    told = edgespec_cli("models", "gemma-3-4b-it").stdout
+    assert "pictures    with mmproj-model-f16.gguf, 851.3 MB, which comes with it; no" in told
 
 
 def test_a_name_that_the_catalogue_does_not_have_is_looked_up_at_the_hub(edgespec_cli, monkeypatch):
@@ -129,6 +135,7 @@ def test_pull_of_a_file_that_is_there(edgespec_cli, pulled):
 def test_pull_names_a_draft_and_the_hub(edgespec_cli, pulled):
     name = next(e.name for e in hub.entries().values() if e.drafts)
     assert "a draft model for it: edgespec pull " in edgespec_cli("pull", name).stderr
+    assert "1.1 GB + 445.1 MB to see pictures, " in edgespec_cli("pull", "qwen3-vl-2b").stderr
     from_hub = edgespec_cli("pull", "hf:org/repo/file.gguf")
     assert "fetching hf:org/repo/file.gguf, size unknown (size and licence" in from_hub.stderr
 

@@ -36,3 +36,15 @@ repo = "org/toy"
 file = "dflash-toy-Q8_0.gguf"
 revision = "v2"
 """
+
+PROJECTOR = """
+[files.projector]
+filename = "mmproj-a-Q8_0.gguf"
+quantisation = "Q8_0"
+size = 12
+[[files.projector.sources]]
+kind = "hub"
+repo = "org/toy"
+file = "mmproj-a-Q8_0.gguf"
+"""
+"""The projector of the last file of an entry."""

@@ -20,15 +20,21 @@ from tests.helpers.gguf_files import (
     gguf_bytes,
 )
 
-KINDS = ("mlp", "idefics3", "gemma3", "qwen2vl_merger")
-TEXTS = dict(zip(KINDS, ("llama", "llama", "gemma3", "qwen2vl"), strict=True))
+TEXTS = {
+    "mlp": "llama",
+    "idefics3": "llama",
+    "gemma3": "gemma3",
+    "qwen2vl_merger": "qwen2vl",
+    "qwen2.5vl_merger": "qwen2vl",
+    "qwen3vl_merger": "qwen3vl",
+}
 """The architecture of the text model for each kind."""
+KINDS = tuple(TEXTS)
 
 N_LAYER = 2  # of the tiny text models
 PATCH = 14
-SECTIONS = {"qwen2vl.rope.dimension_sections": (ARRAY, (INT32, [2, 1, 1, 0]))}
 AROUND = (b"<fake_token_around_image>", b"<global-img>", b"\n\n")  # tokens that idefics3 needs
-_IN_GROUPS = "qwen2vl_merger"  # has no learned positions; four patches are a token
+_IN_GROUPS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger")  # four patches are a token
 
 Weights = dict[str, np.ndarray]
 Final = Callable[[int, int], np.ndarray]
@@ -49,6 +55,10 @@ def metadata(kind: str, n_out: int, width: int = 64, n_layer: int = 2) -> dict[s
     }  # fmt: skip
     if kind in ("idefics3", "gemma3"):
         numbers["projector.scale_factor"] = 2
+    if kind == "qwen2.5vl_merger":
+        numbers["n_wa_pattern"] = 2  # every second layer sees the whole picture
+    if kind == "qwen3vl_merger":
+        numbers["spatial_merge_size"] = 2
     return {
         "general.architecture": (STRING, b"clip"),
         "general.type": (STRING, b"mmproj"),
@@ -85,7 +95,7 @@ def weights(
     if kind in _IN_GROUPS:
         second = rng.standard_normal((width, 3, PATCH, PATCH)) * 3 / PATCH**2
         made["v.patch_embd.weight.1"] = second
-    else:
+    if kind not in ("qwen2vl_merger", "qwen2.5vl_merger"):
         made["v.patch_embd.bias"] = vector(width, 0.5)
         places = rng.standard_normal((n_places + (kind == "mlp"), width)) * 0.5
         made["v.position_embd.weight"] = places
@@ -104,6 +114,12 @@ def weights(
             made[f"v.blk.{i}.{norm}.weight"] = np.ones(width)
             made[f"v.blk.{i}.{norm}.bias"] = np.zeros(width)
     made |= {"v.post_ln.weight": np.ones(width), "v.post_ln.bias": np.zeros(width)}
+    if kind == "qwen3vl_merger":
+        _join(made, n_layer)
+        deep, n = "v.deepstack.0.", 4 * width
+        made |= {f"{deep}norm.weight": np.ones(n), f"{deep}norm.bias": np.zeros(n)}
+        made |= {f"{deep}fc1.weight": matrix(n, n), f"{deep}fc1.bias": vector(n, 0.1)}
+        made |= {f"{deep}fc2.weight": matrix(n_out, n), f"{deep}fc2.bias": vector(n_out, 0.1)}
     final = final or (lambda rows, columns: matrix(rows, columns, scale=0.3))
     if kind == "idefics3":
         made["mm.model.fc.weight"] = final(n_out, 4 * width)
@@ -118,6 +134,14 @@ def weights(
     return {name: np.ascontiguousarray(each, np.float32) for name, each in made.items()}
 
 
+def _join(made: Weights, n_layer: int) -> None:
+    """Join the matrices of queries, keys and values, as in Qwen3-VL."""
+    for i in range(n_layer):
+        for end in ("weight", "bias"):
+            parts = [made.pop(f"v.blk.{i}.attn_{each}.{end}") for each in "qkv"]
+            made[f"v.blk.{i}.attn_qkv.{end}"] = np.concatenate(parts)
+
+
 def write(path: Path, kind: str, n_out: int = WIDTH, **options) -> Path:
     """Write a projector and return its path. options: arguments of `weights`."""
     sizes = {key: options[key] for key in ("width", "n_layer") if key in options}
@@ -126,19 +150,32 @@ def write(path: Path, kind: str, n_out: int = WIDTH, **options) -> Path:
     return path
 
 
-def write_text(path: Path, kind: str, n_ctx: int = 1024) -> Path:
-    """Write the tiny text model for a kind of projector and return its path."""
+def write_text(
+    path: Path, kind: str, n_ctx: int = 1024, *, window: int = 4096, noisy: bool = False
+) -> Path:
+    """Write the tiny text model for a kind of projector and return its path.
+
+    window: of gemma3's layers. noisy: True for a draft model, which often agrees.
+    """
     architecture = TEXTS[kind]
     told = tiny_models.metadata(architecture, N_LAYER, n_ctx)
     made = tiny_models.weights(architecture, N_LAYER)
-    if architecture == "qwen2vl":
-        told |= SECTIONS
-    add_tokens(told, made)
-    path.write_bytes(gguf_bytes(told, made))
+    if architecture == "gemma3":
+        told["gemma3.attention.sliding_window"] = (UINT32, window)
+    elif architecture != "llama":
+        told[f"{architecture}.rope.dimension_sections"] = (ARRAY, (INT32, [2, 1, 1, 0]))
+    if architecture == "qwen3vl":
+        told["qwen3vl.n_deepstack_layers"] = (UINT32, 1)
+    _add_tokens(told, made)
+    if noisy:
+        rng = np.random.default_rng(9)
+        for name, value in made.items():
+            made[name] = value + 0.03 * value.std() * rng.standard_normal(value.shape)
+    path.write_bytes(gguf_bytes(told, {k: v.astype(np.float32) for k, v in made.items()}))
     return path
 
 
-def add_tokens(told: dict[str, Field], made: Weights) -> None:
+def _add_tokens(told: dict[str, Field], made: Weights) -> None:
     """Add the tokens of `AROUND` to a vocabulary."""
     n = len(AROUND)
     for key, more in (("tokens", list(AROUND)), ("scores", [0.0] * n), ("token_type", [3] * n)):

@@ -23,7 +23,7 @@ N_LAYER = 6
 HEAD = WIDTH // HEADS
 EPSILON = 1e-5
 _BIASED = ("qwen2", "qwen2vl")
-_NORMED = ("qwen3", "qwen3moe", "gemma3")  # queries and keys
+_NORMED = ("qwen3", "qwen3moe", "qwen3vl", "gemma3")  # queries and keys
 _EXPERTS = {"qwen3moe": 4}
 _NORMED_BEHIND = ("gemma3",)  # what layers add
 

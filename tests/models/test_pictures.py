@@ -15,7 +15,6 @@ from edgespec.backends.tiles import tiles_in
 from edgespec_cli.main import cli
 from tests.helpers import colour_eyes, libllama, projector_files, tiny_models
 from tests.helpers.colours import COLOURS
-from tests.helpers.gguf_files import gguf_bytes
 from tests.helpers.projector_files import KINDS, noise
 from tests.helpers.selection import share
 
@@ -26,6 +25,7 @@ pytestmark = pytest.mark.llama_cpp
 
 EQUAL = {"n_threads": 1, "flash_attn": "on", "use_extra_bufts": False, "type_v": "bf16"}
 """Settings with which rows of a tiny model do not depend on drafts."""
+GREEDY = {"max_tokens": 16, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +37,7 @@ def tiny(tmp_path_factory):
     def files(kind):
         text = projector_files.write_text(folder / f"{kind}.gguf", kind)
         projector_files.write(folder / f"{kind}-eyes.gguf", kind)
-        architecture = projector_files.TEXTS[kind]
-        made = tiny_models.weights(architecture, projector_files.N_LAYER)
-        told = tiny_models.metadata(architecture, projector_files.N_LAYER, 1024)
-        if architecture == "qwen2vl":
-            told |= projector_files.SECTIONS
-        projector_files.add_tokens(told, made)
-        rng = np.random.default_rng(9)
-        noisy = {
-            name: (value + 0.03 * value.std() * rng.standard_normal(value.shape)).astype(np.float32)
-            for name, value in made.items()
-        }
-        (folder / f"{kind}-draft.gguf").write_bytes(gguf_bytes(told, noisy))
+        projector_files.write_text(folder / f"{kind}-draft.gguf", kind, noisy=True)
         return text
 
     def load(kind, draft=False, **options):
@@ -108,6 +97,27 @@ def test_text_with_drafts_is_the_text_without(tiny, kind):
     assert all(each.num_cached_tokens for each in figures["lookup"][1::2])
 
 
+def test_a_recurrent_model_sees(tmp_path):
+    from tests.models.test_recurrent import N_EMBD, write_mamba
+
+    pytest.importorskip("gguf")
+    write_mamba(text := tmp_path / "mamba.gguf")
+    write_mamba(draft := tmp_path / "draft.gguf", noise=0.05)
+    eyes = projector_files.write(tmp_path / "eyes.gguf", "mlp", N_EMBD)
+    texts, figures = {}, []
+    for spec in ({"method": "none"}, forced("suffix"), forced("draft_model")):
+        with edgespec.load(
+            text, draft=draft if spec["method"] == "draft_model" else None, mmproj=eyes, n_ctx=512,
+            speculative_config=spec, **EQUAL,
+        ) as engine:  # fmt: skip
+            for seed in range(share(10, 3)):
+                said, figures = conversation(engine, "mlp", seed)
+                assert texts.setdefault(seed, said) == said, (spec, seed)
+                assert figures[1].num_cached_tokens
+    assert sum(each.num_accepted_draft_tokens for each in figures)
+    assert sum(each.num_draft_tokens - each.num_accepted_draft_tokens for each in figures)
+
+
 @pytest.mark.parametrize("kind", ["mlp", "qwen2vl_merger"])
 def test_another_picture_of_the_same_size_changes_the_answer_and_is_not_reused(tiny, kind):
     with tiny(kind) as engine:
@@ -157,6 +167,10 @@ def test_slots_answer_text_and_pictures_at_once(tiny):
         threads = [threading.Thread(target=answer, args=(i, together)) for i in range(6)]
         for thread in threads:
             thread.start()
+        stream = engine.run(prompt(7), params)  # a picture that is cancelled next to the others
+        next(iter(stream))
+        stream.cancel()
+        assert [event.completion for event in stream][-1].finish_reason == "cancelled"
         for thread in threads:
             thread.join()
         assert together == alone
@@ -254,6 +268,29 @@ def test_eyes_name_colours(eyes, kind):
         assert engine.target.eyes.n_encoded == n_encoded
         assert again.stats.num_cached_tokens > said.stats.num_prompt_tokens
     assert named >= LEAST[kind]
+
+
+@pytest.mark.model
+def test_an_answer_about_a_picture_goes_on_where_it_was_cut(eyes):
+    text, mmproj = eyes("mlp")
+    asked = [colour_eyes.flat("mlp", colour_eyes.COLOURS["red"]), "What colour is the picture?"]
+    for spec in ({"method": "none"}, forced("suffix")):
+        with edgespec.load(
+            text, draft=None, mmproj=mmproj, n_ctx=512, speculative_config=spec, **EQUAL
+        ) as engine:
+            chat, cut = engine.chat(), engine.chat()
+            whole = chat.send(asked, **GREEDY).text
+            n_encoded = engine.target.eyes.n_encoded
+            cut.send(asked, **GREEDY | {"max_tokens": 5})
+            settings = GREEDY | {"max_tokens": 11}
+            more = [event.completion for event in cut.stream_continued(**settings)][-1]
+            assert more.stats.num_cached_tokens > 20
+            assert cut.messages[-1]["content"] == whole
+            saved = cut.to_dict()
+            del saved["messages"][2:]
+            cut.load_dict(saved)
+            assert cut.send("Why?", **GREEDY).text == chat.send("Why?", **GREEDY).text
+            assert engine.target.eyes.n_encoded == n_encoded
 
 
 @pytest.mark.model

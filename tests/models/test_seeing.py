@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,10 +21,13 @@ if llama_cpp.is_fork():
     pytest.skip("ik_llama.cpp's library shows no pictures", allow_module_level=True)
 
 from edgespec.backends.llama_cpp import mtmd  # noqa: E402
+from edgespec.backends.llama_cpp.declarations import AbortCallback  # noqa: E402
 from edgespec.backends.llama_cpp.library import lib  # noqa: E402
 
 pytestmark = pytest.mark.llama_cpp
 
+WINDOWED = " with a window"
+NAMES = (*KINDS, f"gemma3{WINDOWED}")
 BEFORE, AFTER = [1, 50, 60, 70], [80, 90, 100]
 
 
@@ -33,15 +37,17 @@ def opened(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeing")
 
     @functools.cache
-    def model(kind):
-        text = projector_files.write_text(folder / f"{kind}.gguf", kind)
-        path = projector_files.write(folder / f"mmproj-{kind}.gguf", kind)
+    def model(name):
+        kind = name.removesuffix(WINDOWED)
+        window = 32 if name.endswith(WINDOWED) else 4096
+        text = projector_files.write_text(folder / f"{name}.gguf", kind, window=window)
+        path = projector_files.write(folder / f"mmproj-{name}.gguf", kind)
         return llama_cpp.LlamaCppModel(text, settings(path))
 
     made = model
     yield made
-    for kind in KINDS:
-        made(kind).close()
+    for name in NAMES:
+        made(name).close()
 
 
 def settings(path, **more):
@@ -50,12 +56,12 @@ def settings(path, **more):
     return EngineConfig(**options, type_v="bf16", mmproj=str(path), **more)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=NAMES)
 def model(request, opened):
     """Return a model with an empty cache."""
     made = opened(request.param)
     made.truncate(0)
-    made.kind = request.param
+    made.kind = request.param.removesuffix(WINDOWED)
     return made
 
 
@@ -209,6 +215,40 @@ def test_a_stopped_picture_leaves_the_text_before_it(model, stage):
     rows = read(model, AFTER, 3)
     model.truncate(0)
     np.testing.assert_array_equal(read(model, [*BEFORE, *AFTER], 3)[-1], rows[-1])
+
+
+@contextlib.contextmanager
+def stopping(model, after):
+    """Let the engine stop an evaluation after so many of its questions whether it should; yield the
+    list of these questions.
+    """
+    asked = []
+    answer = AbortCallback(lambda _: asked.append(1) or len(asked) > after)
+    lib.llama_set_abort_callback(model._context, answer, None)
+    try:
+        yield asked
+    finally:
+        model._decode_abortable = type(model._decode_abortable)(model._context)
+
+
+@pytest.mark.parametrize("most", [512, 5])  # tokens of a native call, if tiles may be cut
+def test_a_stop_at_any_point_of_an_evaluation_leaves_the_text_before_it(model, most, monkeypatch):
+    tokens = shown(model, 40)
+    rows = read(model, [*BEFORE, *tokens, *AFTER], 3)
+    monkeypatch.setattr(model, "capabilities", replace(model.capabilities, max_batch=most))
+    place = tiles_in(tokens)[0]
+    head, picked = [*BEFORE, *tokens[: place.start]], tokens[place.start : place.stop]
+    model.truncate(len(head))
+    with stopping(model, 10**6) as asked:
+        model.decode(picked, 0, lambda: None)
+    for after in range(0, len(asked), max(1, len(asked) // 16)):
+        model.truncate(len(head))
+        with stopping(model, after), pytest.raises(Aborted):
+            model.decode(picked, 0, lambda: None)
+        assert model.n_past == len(head)
+    model.decode(picked, 0)
+    monkeypatch.undo()
+    assert close(read(model, [*tokens[place.stop :], *AFTER], 3), rows)
 
 
 def test_a_full_context_is_told_before_anything_is_encoded(model):

@@ -124,12 +124,16 @@ def test_the_address_that_was_checked_is_the_one_that_is_used(site, monkeypatch)
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.0.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1",
-     "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::", "224.0.0.1", "::"],
+     "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::", "224.0.0.1", "::",
+     "64:ff9b::7f00:1", "64:ff9b::a00:1", "64:ff9b:1::c0a8:101", "64:ff9b:1:808:8:800::",
+     "::7f00:1", "::ffff:0:127.0.0.1"],
 )  # fmt: skip
 def test_private_addresses(address):
     assert not media._is_public(address)
     assert media._is_public("8.8.8.8")
     assert media._is_public("2606:4700::1111")
+    assert media._is_public("64:ff9b::808:808")
+    assert media._is_public("64:ff9b:1::808:808")
 
 
 @pytest.mark.parametrize("url", ["http://[", "http:///a", "http://x:port/", "http://\ud800/"])

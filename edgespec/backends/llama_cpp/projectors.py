@@ -166,8 +166,7 @@ def _most_tokens(header: Header, kind: str, numbers: dict[str, int]) -> int:
     """Return the most tokens of a picture, as libmtmd cuts it into tiles; 0 if not known."""
     if kind in _IN_GROUPS:  # any size, scaled down to this many tokens
         return EngineConfig().image_max_tokens
-    side, scale = numbers["image_size"] // numbers["patch_size"], _scale(header, kind)
-    tile = (side // scale) ** 2
+    tile = (_side(numbers) // _scale(header, kind, numbers)) ** 2
     if kind == "idefics3":  # a grid of tiles, and the whole picture as one
         longest = header.metadata.get(_PREFIX + "preproc_image_size", 0)
         n = -(-longest // numbers["image_size"]) if isinstance(longest, int) else 0
@@ -175,13 +174,23 @@ def _most_tokens(header: Header, kind: str, numbers: dict[str, int]) -> int:
     return 0 if _PREFIX + "image_grid_pinpoints" in header.metadata else tile
 
 
-def _scale(header: Header, kind: str) -> int:
-    """Return how many patches in a row become one token."""
+def _side(numbers: dict[str, int]) -> int:
+    """Return how many patches a row of a tile has."""
+    return numbers["image_size"] // numbers["patch_size"]
+
+
+def _scale(header: Header, kind: str, numbers: dict[str, int]) -> int:
+    """Return how many patches in a row become one token. A remainder would end the process."""
     if kind == "mlp":
         return 1
     scale = header.metadata.get(_PREFIX + "projector.scale_factor", 4 if kind == "gemma3" else 0)
-    if not isinstance(scale, int) or not 1 <= scale <= 64:
-        _refuse(header, f"{_PREFIX}projector.scale_factor {scale!r:.80}", "1 to 64")
+    side = _side(numbers)
+    if not isinstance(scale, int) or scale < 1 or side % scale:
+        _refuse(
+            header,
+            f"{_PREFIX}projector.scale_factor {scale!r:.80}",
+            f"a divisor of {side}, the patches in a row",
+        )
     return scale
 
 
@@ -196,15 +205,14 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
     if kind in _IN_GROUPS:
         yield "v.patch_embd.weight.1", (patch, patch, 3, width)
     else:
-        side = numbers["image_size"] // patch
-        n_positions = side * side + ("v.class_embd" in header.layouts)
+        n_positions = _side(numbers) ** 2 + ("v.class_embd" in header.layouts)
         yield "v.position_embd.weight", (width, n_positions)
     for i in range(numbers["block_count"]):
         yield from _layer(f"v.blk.{i}.", header, width, feed)
     for name in _OF_STATES:
         if f"v.{name}" in header.layouts:
             yield f"v.{name}", (width,)
-    merged = width * _merged(header, kind)
+    merged = width * _merged(header, kind, numbers)
     if kind == "gemma3":
         yield "mm.soft_emb_norm.weight", (width,)
         yield "mm.input_projection.weight", (0, width)
@@ -219,11 +227,11 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
                 yield f"{name}.bias", header.layouts[f"{name}.weight"].shape[1:]
 
 
-def _merged(header: Header, kind: str) -> int:
+def _merged(header: Header, kind: str, numbers: dict[str, int]) -> int:
     """Return how many patches become one token before the last matrix."""
     if kind in _IN_GROUPS:
         return 4
-    return _scale(header, kind) ** 2 if kind == "idefics3" else 1
+    return _scale(header, kind, numbers) ** 2 if kind == "idefics3" else 1
 
 
 def _layer(start: str, header: Header, width: int, feed: int) -> Iterator[tuple[str, Shape]]:

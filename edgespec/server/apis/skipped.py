@@ -1,5 +1,4 @@
-"""The text in items of tools that are skipped, such as a provider's web search; and pictures in
-results of tools.
+"""The text in items of tools that are skipped, such as a provider's web search.
 
 Clients send such items back as part of the conversation. A model without the tool can read only
 their text. Items without text are left out.
@@ -40,7 +39,6 @@ _TEXTS = frozenset({
 _AROUND = frozenset({"action", "operation", "outputs", "results", "source"})
 """Fields whose objects may have fields with text."""
 _DEEPEST = 16
-_PICTURES = ("image", "image_url", "input_image")
 
 
 def as_text(value: Any) -> Any:
@@ -48,23 +46,6 @@ def as_text(value: Any) -> Any:
     refused later.
     """
     return json.dumps(value, ensure_ascii=False) if is_shallow(value) else value
-
-
-def url_of(part: Any) -> str:
-    """Return the URL of the picture in a part of any API's form, "" if there is none: data:…, or
-    the address that the part gives.
-    """
-    if not isinstance(part, Mapping) or part.get("type") not in _PICTURES:
-        return ""
-    given = part.get("image_url")
-    given = part.get("source") if part["type"] == "image" else given
-    given = {"url": given} if isinstance(given, str) else given
-    given = given if isinstance(given, Mapping) else part  # MCP has its fields in the part itself
-    url, data = given.get("url"), given.get("data")
-    if isinstance(url, str):
-        return url
-    kind = given.get("media_type") or given.get("mimeType") or "image/png"
-    return f"data:{kind};base64,{data}" if isinstance(data, str) else ""
 
 
 def text_in(item: Mapping[str, Any]) -> str:

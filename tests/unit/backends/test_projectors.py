@@ -22,7 +22,8 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_tells_the_width_of_its_embeddings(tmp_path, kind):
     found = projectors.check(projector_files.write(tmp_path / "p.gguf", kind, 48))
-    assert (found.kind, found.width) == (kind, 48)
+    deep = 1 + (kind == "qwen3vl_merger")  # embeddings for the first layers, too
+    assert (found.kind, found.width) == (kind, 48 * deep)
     assert found.size == (tmp_path / "p.gguf").stat().st_size
 
 
@@ -115,10 +116,13 @@ def test_what_would_end_the_process_is_refused(tmp_path, told, made, message):
         projectors.check(changed(tmp_path / "p.gguf", "mlp", told, made))
 
 
-def test_a_merge_of_no_patches_is_refused(tmp_path):
-    told = {_V + "projector.scale_factor": (UINT32, 0)}
-    with pytest.raises(ModelError, match="scale_factor 0"):
-        projectors.check(changed(tmp_path / "p.gguf", "idefics3", told))
+@pytest.mark.parametrize("kind", ["idefics3", "gemma3"])
+@pytest.mark.parametrize("scale", [0, 3, 16, 64])  # a row of a tile has eight patches
+def test_a_merge_with_a_remainder_is_refused(tmp_path, kind, scale):
+    told = {_V + "projector.scale_factor": (UINT32, scale)}
+    made = {"mm.model.fc.weight": zeros(32, scale * scale * 64)} if kind == "idefics3" else {}
+    with pytest.raises(ModelError, match=f"scale_factor {scale}, expected a divisor of 8"):
+        projectors.check(changed(tmp_path / "p.gguf", kind, told, made))
 
 
 def test_truncated_files_are_refused(tmp_path):

@@ -60,6 +60,22 @@ def test_long_conversations_are_within_the_bounds():
     assert len(templates.render(templates.CHATML, long, {})) > 5_000_000
 
 
+PARTS = (  # as SmolVLM's, which writes nothing of a content that is a text
+    "{% for m in messages %}{{ m['role'] | capitalize }}:"
+    "{% for part in m['content'] %}{% if part['type'] == 'text' %} {{ part['text'] }}{% endif %}"
+    "{% endfor %};{% endfor %}"
+)
+
+
+def test_a_template_that_writes_only_parts_gets_texts_as_parts():
+    text = "System: Be kind.;User:  é < & \n x ;Assistant: <think>so</think> yes;"
+    assert templates.render(PARTS, SAID, {}) == text
+    asked = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]
+    assert templates.render(PARTS, asked, {}) == "User: a;"
+    assert templates.render("{{ messages | tojson }}", SAID[:1], {}).endswith('"Be kind."}]')
+    assert templates.render("A fixed prompt.", SAID, {}) == "A fixed prompt."
+
+
 def test_marks_for_training_are_known():
     template = "{% for m in messages %}{% generation %}{{ m.role }};{% endgeneration %}{% endfor %}"
     assert templates.render(template, SAID, {}) == "system;user;assistant;"

@@ -12,9 +12,11 @@ import pytest
 from edgespec import hub
 from edgespec.errors import ConfigError
 from edgespec.hub.catalogue import parse
-from tests.helpers.catalogue import HEADS, TOML
+from tests.helpers.catalogue import HEADS, PROJECTOR, TOML
 
 ENTRIES = hub.entries()
+DOCS = Path(__file__).parents[3] / "docs" / "how-to"
+KV = "n_layer = 2\nn_head_kv = 1\nhead_dim = 16\n"
 
 
 def test_the_model_of_last_resort_is_the_file_that_the_tests_use() -> None:
@@ -84,7 +86,7 @@ def test_import_is_light() -> None:
 
 
 def test_the_page_lists_the_catalogue() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "models.md").read_text(encoding="utf-8")
+    page = (DOCS / "models.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     heads = [[cell.strip(" `") for cell in row[1:4]] for row in rows if len(row) == 5]
     known = [[e.name, h.kind, h.reference] for e in ENTRIES.values() for h in e.heads]
@@ -95,6 +97,32 @@ def test_the_page_lists_the_catalogue() -> None:
         assert int(table[name][3]) == entry.context
         assert table[name][4].strip() == (", ".join(f"`{d}`" for d in entry.drafts) or "–")
         assert entry.licence in table[name][5]
+
+
+def test_the_page_of_pictures_lists_the_models_that_see() -> None:
+    page = (DOCS / "pictures.md").read_text(encoding="utf-8").partition("## Models that see")[2]
+    rows = [line.split("|") for line in page.partition("\n## ")[0].splitlines() if "`" in line[:3]]
+    seeing = {name: entry.files[0] for name, entry in ENTRIES.items() if entry.sees}
+    table = {row[1].strip(" `"): [cell.strip() for cell in row[2:5]] for row in rows}
+    assert set(table) == set(seeing)
+    for name, file in seeing.items():
+        memory = ENTRIES[name].memory(file, hub.N_CTX)
+        assert table[name] == [size(file.size), size(file.projector.size), f"{memory / 1e9:.1f} GB"]
+
+
+def size(n: int) -> str:
+    return f"{n / 1e9:.1f} GB" if n >= 1e9 else f"{n / 1e6:.0f} MB"
+
+
+def test_a_projector_counts_in_the_memory_of_its_model() -> None:
+    of_text = parse(KV + TOML, "toy.toml")
+    seeing = parse(KV + TOML.replace('"Q8_0"\n', '"Q8_0"\nsize = 8\n') + PROJECTOR, "toy.toml")
+    assert (of_text.sees, seeing.sees) == (False, True)
+    text, eyes = seeing.files
+    assert seeing.memory(eyes, 512) == seeing.memory(text, 512) + 4 + 12
+    unknown = PROJECTOR.replace("size = 12\n", "")
+    seeing = parse(KV + TOML.replace('"Q8_0"\n', '"Q8_0"\nsize = 8\n') + unknown, "toy.toml")
+    assert seeing.memory(seeing.files[1], 512) is None
 
 
 def test_heads_are_named_as_references() -> None:

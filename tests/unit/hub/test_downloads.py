@@ -36,6 +36,7 @@ from edgespec.errors import DownloadError, ModelNotFound
 from edgespec.hub import hub_client, partial_files
 from edgespec.hub import wheels as wheels_module
 from tests.helpers import libllama, projector_files
+from tests.helpers.catalogue import PROJECTOR, TOML
 from tests.helpers.selection import first
 
 Use = Callable[[str], hub.Entry]
@@ -548,6 +549,21 @@ def test_a_projector_that_was_fetched_alone_is_listed_and_removed(server: Hub) -
     assert part["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8 + EYES]]
     assert freed["freed"] == EYES
     assert after["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8]]
+
+
+def test_a_model_of_the_catalogue_comes_with_its_projector(server: Hub) -> None:
+    server.files = {"toy-Q8_0.gguf": b"GGUF8888", "mmproj-a-Q8_0.gguf": b"GGUF of eyes"}
+    server.files["mmproj-b-F16.gguf"] = b"GGUF of other eyes"
+    first, again, listed = edgespec_process(
+        ("pull", "toy:Q8_0"), ("pull", "toy:Q8_0"), ("stored", None), toml=TOML + PROJECTOR
+    )
+    fetched = [what for what, *_ in first["seen"] if what.startswith("fetching")]
+    assert list(dict.fromkeys(fetched)) == [
+        "fetching mmproj-a-Q8_0.gguf", "fetching toy-Q8_0.gguf",
+    ]  # fmt: skip
+    assert [path.name for path in files.projectors(Path(first["path"]))] == ["mmproj-a-Q8_0.gguf"]
+    assert (again["path"], again["seen"]) == (first["path"], [])
+    assert listed["stored"] == [["toy-1b:Q8_0", "GGUF Q8_0", 20]]
 
 
 @MORE

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....chat.pictures import LEFT_OUT
-from ..skipped import as_text, text_in, url_of
+from ....chat.pictures import LEFT_OUT, picture_at
+from ..pictures import url_of
+from ..skipped import as_text, text_in
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 _THOUGHTS = ("thinking", "reasoning", "reasoning_text", "redacted_thinking")
@@ -133,7 +134,7 @@ def _result_part(part: Any) -> Any:
 
 def _picture(part: Any) -> dict[str, Any] | None:
     url = url_of(part)
-    return {"type": "image_url", "image_url": {"url": url}} if url else None
+    return picture_at(url) if url else None
 
 
 def _other_part(part: Any) -> Any:

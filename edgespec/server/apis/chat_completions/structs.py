@@ -8,7 +8,9 @@ from msgspec import Meta, Struct, field
 
 from ....chat.history import call_of
 from ....chat.messages import Message as ChatMessage
+from ....chat.pictures import picture_at
 from ..fields import Budget, Generation, Length, ToolName, Top, about, ignored, only
+from ..pictures import url_of
 
 TEXT_ONLY = only("messages are plain text")
 Empty = Annotated[list[Any], Meta(max_length=0)]
@@ -294,8 +296,8 @@ def _content(content: Content | UserContent) -> Any:
     if not isinstance(content, list) or all(part.type != "image_url" for part in content):
         return text_of(content)
     return [
-        {"type": "image_url", "image_url": {"url": part.image_url.url}}
-        if isinstance(part, UserPart) and part.image_url
+        picture_at(url_of(part))
+        if part.type == "image_url"
         else {"type": "text", "text": part.text or part.refusal or ""}
         for part in content
     ]

@@ -11,6 +11,7 @@ from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
 from ..fields import TOO_DEEP, check, is_shallow, missing, parsed
+from ..pictures import url_of
 from ..sampling import given_of, stops_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
@@ -137,18 +138,11 @@ def _add(talk: Transcript, role: str, blocks: Sequence[Block]) -> None:
         if isinstance(block, TextBlock) and role != "assistant":
             talk.say(role, block.text)
         elif isinstance(block, ImageBlock):
-            talk.show(_url(block))
+            talk.show(url_of(block))
         elif isinstance(block, ToolUseBlock):
             talk.call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
         elif isinstance(block, ToolResultBlock):
             talk.result(block.tool_use_id, _result(block))
-
-
-def _url(block: ImageBlock) -> str:
-    source = block.source
-    if source.type == "url":
-        return source.url or ""
-    return f"data:{source.media_type or 'image/png'};base64,{source.data}"
 
 
 def _result(block: ToolResultBlock) -> Iterator[tuple[str, str]]:
@@ -159,7 +153,7 @@ def _result(block: ToolResultBlock) -> Iterator[tuple[str, str]]:
         if isinstance(part, TextBlock):
             yield "text", part.text
         elif isinstance(part, ImageBlock):
-            yield "picture", _url(part)
+            yield "picture", url_of(part)
 
 
 def _functions(tools: list[MessagesTool] | None) -> list[GivenTool]:

@@ -23,7 +23,8 @@ from ..fields import (
     only,
     with_settings,
 )
-from ..skipped import BLOCKS, as_text, text_in, url_of
+from ..pictures import url_of
+from ..skipped import BLOCKS, as_text, text_in
 
 STATELESS = "nothing is stored here; send the whole conversation"
 

@@ -10,6 +10,7 @@ from ....chat.request import GenerationRequest
 from ...base import ParsedRequest, ServedModel
 from ...errors import bad_value
 from ..fields import check, missing, parsed
+from ..pictures import url_of
 from ..sampling import given_of, length_of
 from ..tools import Choice, GivenTool, Tools, given_tool
 from .structs import (
@@ -105,7 +106,7 @@ def _add_parts(talk: Transcript, item: MessageItem) -> None:
     """Add the parts of a user's message with pictures, in their order."""
     for part in item.content or ():
         if isinstance(part, InputImage):
-            talk.show(part.image_url or "")
+            talk.show(url_of(part))
         else:
             talk.say("user", "".join(_texts([part])))
 
@@ -114,7 +115,7 @@ def _output(content: str | list[Any] | None) -> Iterator[tuple[str, str]]:
     """Yield the texts and the pictures of a function's output, each with its kind."""
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, InputImage):
-            yield "picture", part.image_url or ""
+            yield "picture", url_of(part)
         else:
             yield "text", "".join(_texts(part if part is None or isinstance(part, str) else [part]))
 

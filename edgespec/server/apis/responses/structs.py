@@ -25,7 +25,8 @@ from ..fields import (
     only,
     with_settings,
 )
-from ..skipped import ITEMS, as_text, text_in, url_of
+from ..pictures import url_of
+from ..skipped import ITEMS, as_text, text_in
 
 REPEATED = ("text", "reasoning", "tools", "tool_choice", "metadata")
 """The fields of a request that its answer repeats unchanged."""
