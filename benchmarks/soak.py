@@ -153,18 +153,21 @@ class Soak:
         if done.finish_reason in ("stop", "length") and done.token_ids != self.lone[asked]:
             self.others.add((asked, done.token_ids))
 
-    def wrong(self, target: Any) -> list[str]:
-        """Return the questions whose answer is not that of a lone request up to near-ties. target:
-        the engine's target, loaded on its own.
+    def partings(self, target: Any) -> list[tuple[float, str, int]]:
+        """Return, for each answer that differs from that of a lone request, by how many logits the
+        target prefers one of the two tokens; the question, and the number of its sampling. The
+        largest come first. target: the engine's target, loaded on its own.
         """
-        return [
-            question
+        gaps = [
+            (
+                parting(
+                    target, self.engine.encode(question), self.sampling[i],
+                    self.lone[question, i], tokens,
+                ), question, i,
+            )
             for (question, i), tokens in self.others
-            if not parting(
-                target, self.engine.encode(question), self.sampling[i],
-                self.lone[question, i], tokens,
-            ) < NOISE
         ]  # fmt: skip
+        return sorted(gaps, reverse=True)
 
     def figures(self) -> dict[str, Any]:
         """Return what is reported."""
@@ -209,9 +212,14 @@ def main() -> None:
         soak = Soak(engine)
         soak.run(args.clients, 60 * args.minutes)
         target = open_model(model(args.name), EngineConfig(n_ctx=512))
-        wrong = soak.wrong(target)
+        partings = soak.partings(target)
         target.close()
-        save(args.save, {"minutes": args.minutes, "wrong": wrong} | soak.figures())
+        wrong = [each for each in partings if not each[0] < NOISE]
+        gaps = [round(gap, 3) for gap, *_ in partings]
+        save(
+            args.save,
+            {"minutes": args.minutes, "wrong": wrong, "partings": gaps} | soak.figures(),
+        )
     raise SystemExit(bool(wrong or soak.errors))
 
 

@@ -5,6 +5,7 @@ import pytest
 from edgespec import EngineConfig
 from edgespec.loading.models import open_model
 from tests.helpers import libllama
+from tests.helpers.near_ties import NOISE
 
 libllama.require()
 pytest.importorskip("llguidance")
@@ -19,13 +20,13 @@ def test_answers_stay_right_and_nothing_is_left(smollm2):
         soak = Soak(engine, n_tokens=12)
         soak.run(50, 45)
         target = open_model(smollm2, EngineConfig(n_ctx=512))
-        assert soak.wrong(target) == []
+        assert all(gap < NOISE for gap, *_ in soak.partings(target))
         target.close()
-        found = soak.figures()
-        assert found["errors"] == []
-        assert {"stop", "length", "cancelled", "time_limit", "left"} <= set(found["requests"])
-        assert found["evaluations"]["with drafts of several streams"] > 0
-        files, memory = found["used"]["files"], found["used"]["MiB"]
+        figures = soak.figures()
+        assert figures["errors"] == []
+        assert {"stop", "length", "cancelled", "time_limit", "left"} <= set(figures["requests"])
+        assert figures["evaluations"]["with drafts of several streams"] > 0
+        files, memory = figures["used"]["files"], figures["used"]["MiB"]
         assert files["last third"] <= files["first third"] + 2
         assert memory["last third"] < memory["first third"] + 60
         status = engine.status()
