@@ -65,6 +65,7 @@ class KeepingEyes(Eyes):
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._lock, self._most_bytes = threading.RLock(), most_bytes
+        self._making = threading.Lock()  # not `_lock`, which is held for seconds
         self._known: weakref.WeakValueDictionary[TileKey, KeptTile] = weakref.WeakValueDictionary()
         self._encoded: OrderedDict[TileKey, KeptTile] = OrderedDict()
         self.n_encoded = 0
@@ -77,10 +78,11 @@ class KeepingEyes(Eyes):
         """Return the tile with a key: the same one as for the same picture before, as long as
         anything still uses it, or else a new one.
         """
-        tile = self._known.get(key)
-        if tile is None:
-            tile = self._known[key] = make()
-        return tile
+        with self._making:
+            tile = self._known.get(key)
+            if tile is None:
+                tile = self._known[key] = make()
+            return tile
 
     def encode(self, tile: Tile, abort: Abort | None = None) -> npt.NDArray[np.float32]:
         """Return the embeddings of a tile, float32 [n_tokens, width]; compute them if they are not

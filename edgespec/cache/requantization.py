@@ -158,6 +158,7 @@ def _make(path: Path, copy: Path) -> None:
     partial = copy.with_suffix(".partial")
     try:
         backends.of(path).requantize(path, partial)
+        partial.chmod(path.stat().st_mode & 0o777)  # a private draft stays private
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)

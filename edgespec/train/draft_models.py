@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from ..loading.companions import found
 from ..loading.load import load
 from ..loading.models import is_head, model_path, open_model
+from ..loading.trained import trained_for
 from ..measure.gains import SHORT_CACHE, speedup
 from .answers import N_CTX
 from .planning import (
@@ -41,15 +42,16 @@ _N_QUESTIONS, _N_TOKENS = 3, 48  # for the acceptance length before anything is 
 
 def draft_model(work: Work, suffix: str, why: str) -> Path:
     """Return the draft model that the options name, or else the one on this disk that a load of
-    the target would take. Its file has this suffix.
+    the target would take, but none that was trained here. Its file has this suffix.
 
     why: why another file cannot be taken. Raises ConfigError for a head or a file with another
     suffix, and if there is none.
     """
     given = work.options.start
     if given is None:
+        trained = set(trained_for(work.path))  # drafts that earlier trainings have made
         known = [each.path for each in found(work.target, work.path) if each.role == "sibling"]
-        if fitting := [each for each in known if each.suffix == suffix]:
+        if fitting := [each for each in known if each.suffix == suffix and each not in trained]:
             return fitting[0]
         raise ConfigError(
             f"there is no draft model for {work.path.name} on this disk as {suffix} to begin with; "

@@ -73,8 +73,10 @@ class Pauses:
         """Make the file of pauses when one begins, and delete it when it ends."""
         self._meter = LoadMeter(own=lambda: own_seconds() + _seconds_of(pid))
         while not done.wait(self._every_s):
-            self._pause(done, file.touch)
-            file.unlink(missing_ok=True)
+            try:
+                self._pause(done, file.touch)
+            finally:  # the worker waits as long as there is a file
+                file.unlink(missing_ok=True)
         self._meter = LoadMeter(own=own_seconds)
 
     def _pause(self, stop: threading.Event, begin: Callable[[], None] = lambda: None) -> None:

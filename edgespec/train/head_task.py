@@ -118,8 +118,8 @@ class Task:
                     divided = name == "fc.weight"  # as it is written
                     scale = self._conversations.scale if divided else torch.ones(1)
                     own.copy_(rounded(weights[name] / scale, kind) * scale)
-            found = measured(self._job["held_out"][:_MOST_COMPARED])
-            lengths[kind] = found["acceptance_length"][self._job["depth"] - 1]
+            by_depth = measured(self._job["held_out"][:_MOST_COMPARED])["acceptance_length"]
+            lengths[kind] = by_depth[: self._job["depth"]][-1]
         return lengths
 
     def _find_likeliest(self, output: Any, wait: Callable[[], float]) -> None:

@@ -70,8 +70,9 @@ def _is_left_out(messages: Messages, left_out: set[str]) -> bool:
     that has a part of one.
     """
     said = [_plain(each["content"]) for each in messages if each["role"] == "user"]
-    passages = [_plain(each["content"]) for each in messages if each["role"] == PASSAGE]
-    shared = (a in b or b in a for a in passages for b in left_out)
+    passages = [f" {_plain(each['content'])} " for each in messages if each["role"] == PASSAGE]
+    words = [f" {text} " for text in left_out if text]
+    shared = (a in b or b in a for a in passages for b in words)
     return not left_out.isdisjoint(said) or any(shared)
 
 

@@ -17,9 +17,10 @@ MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
 OWN_PROMPTS = "own-prompts.json"
 ALONE = -1  # the round of answers that were made one after the other
 _OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
-    MANIFEST, ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "job.json",
+    ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "job.json",
     "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json", "states.bin",
     "model.safetensors", "result.json", "convert.log",
+    MANIFEST,  # last: by it, the folder of a kind is known
 )  # fmt: skip
 
 

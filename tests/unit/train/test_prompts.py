@@ -61,7 +61,7 @@ def test_a_folder_is_its_files_of_prompts(tmp_path):
 
 def test_own_texts_with_something_of_an_evaluation_are_left_out(tmp_path):
     evaluation = tmp_path / "questions.txt"
-    evaluation.write_text("Where is the charger?\n")
+    evaluation.write_text("Where is the charger?\nno\n")  # it is in "knows", but no word of it
     said = {"role": "assistant", "content": "There."}
     kept = [*user("Stop."), said, *user("Go.")]
     own = [
