@@ -111,8 +111,8 @@ if TYPE_CHECKING:
         "--forget",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Delete the answers recorded in DIR and all that was made of them, except for the "
-        "head. TARGET is not needed.",
+        help="Delete the answers recorded in DIR and what was computed from them. The drafts "
+        "remain. TARGET is not needed.",
     ),
     tools_option,
     offline_option,

@@ -301,8 +301,8 @@ def parts(path: Path) -> list[Path]:
         return there or [path]
     embedding = stage(path, EMBEDDING) if is_decoder(path.name) else None
     names = "|".join(re.escape(graph.name) for graph in (path, embedding) if graph)
-    beside = re.compile(rf"(?:{names})([._]data(_\d+)?)?")
-    return [p for p in there if beside.fullmatch(p.name)] or [path]
+    weights = re.compile(rf"(?:{names})([._]data(_\d+)?)?")
+    return [p for p in there if weights.fullmatch(p.name)] or [path]
 
 
 def size_of(path: Path) -> int:

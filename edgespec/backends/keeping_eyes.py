@@ -16,7 +16,8 @@ import numpy.typing as npt
 from ..errors import Aborted, ConfigError
 from ..pictures import Picture, Pixels
 from ..types import Abort
-from .base import Eyes
+from .base import Eyes, FileModel
+from .chunks import chunk_ends
 from .tiles import Tile
 
 MOST_BYTES = 256 << 20  # of embeddings that are kept
@@ -52,6 +53,19 @@ class KeptTile(Tile):
         if pixels.shape[:2] != (self.picture.height, self.picture.width):
             raise ConfigError(f"{self.name} has changed since it was read")
         return pixels
+
+
+def embeddings_of(
+    model: FileModel, tile: Tile, n_logits: int, abort: Abort | None
+) -> npt.NDArray[np.float32]:
+    """Return the embeddings of a tile that `model` is to append, float32 [n_tokens, width]. They
+    are computed if they are not known. Raises ContextFull, and the errors of `Eyes.encode`.
+    """
+    if n_logits:
+        raise ValueError("the tokens of a picture have no logits")
+    assert model.eyes
+    chunk_ends(model, tile.n_tokens, 0)  # raises ContextFull
+    return model.eyes.encode(tile, abort)
 
 
 class KeepingEyes(Eyes):

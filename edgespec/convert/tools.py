@@ -73,13 +73,13 @@ def run_worker(
     program: Path = WORKER,
     *,
     advice: str = "a model that the tools know is needed",
-    beside: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    while_running: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> tuple[str, ...]:
     """Run a job (see worker.py, tree_inputs.py, hidden_outputs.py) and return its warnings.
 
-    times: gets the seconds of each step. advice: the end of the message if a step fails. beside:
-    given the process id of the program, returns what to enter while it runs. Raises ConversionError
-    if a step fails, and ConfigError if `python` cannot be started.
+    times: gets the seconds of each step. advice: the end of the message if a step fails.
+    while_running: given the process id of the program, returns what to enter while it runs. Raises
+    ConversionError if a step fails, and ConfigError if `python` cannot be started.
     """
     telemetry.switch_off()  # for the worker, which imports onnxruntime
     log = folder / "convert.log"
@@ -97,7 +97,7 @@ def run_worker(
             raise ConfigError(f"{python} cannot be started: {error.strerror}") from error
         try:
             assert process.stdout
-            with beside(process.pid):
+            with while_running(process.pid):
                 step, warnings = _follow(process.stdout, progress, times)
                 status = process.wait()
         finally:

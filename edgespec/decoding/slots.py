@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backends.resting import rest
+from ..backends.helper_threads import end_helper_threads
 from ..config import OnBusy
 from ..errors import EdgeSpecError, EngineBusy
 from ..types import EngineStatus, RequestStatus, Stats
@@ -327,7 +327,7 @@ class Slots:
     def _give_back(self, claim: _Claim) -> None:
         if os.getpid() != self._process:
             return  # another thread of the parent may have held the lock when it forked
-        rest()
+        end_helper_threads()
         with self._changed:
             held = [each for each in self._slots if each.claim is claim]
             for each in held:
@@ -349,7 +349,7 @@ class Slots:
     def _give_all(self) -> None:
         if os.getpid() != self._process:
             return
-        rest()
+        end_helper_threads()
         with self._changed:
             self._all_held = False
             self._changed.notify_all()

@@ -244,9 +244,8 @@ def fetch(
     if folder is None:
         _prepare_cache(source)
     need_contact()
-    if has_folder(source.file) and not is_stage(
-        source.file
-    ):  # the graph comes last: if it is there, its companions are too
+    if has_folder(source.file) and not is_stage(source.file):
+        # the graph comes last: if it is there, its companions are too
         _fetch_companions(source, progress, token)
     first, *others = split_parts(source.file) or [""]
     for name in others if source.file == first else ():  # the first part comes last, likewise
@@ -282,9 +281,10 @@ def _fetch_companions(source: HubSource, progress: Progress, token: str | None) 
 
     def missing(name: str) -> ModelNotFound | None:
         """Fetch a file of the repository; return the error if it is not there."""
-        beside = replace(source, file=name)
+        companion = replace(source, file=name)
         try:
-            fetch(ModelFile(name.rpartition("/")[2], "", (beside,)), beside, progress, token)
+            file = ModelFile(name.rpartition("/")[2], "", (companion,))
+            fetch(file, companion, progress, token)
         except ModelNotFound as error:
             return error
         return None
@@ -303,7 +303,7 @@ def _fetch_companions(source: HubSource, progress: Progress, token: str | None) 
     for name in _COMPANIONS:
         if error := missing(name):
             raise ModelNotFound(
-                f"{source.repo} has no {name}, which {folder or 'the graph'} needs beside it: "
+                f"{source.repo} has no {name}, which {folder or 'the graph'} needs next to it: "
                 f"{error}"
             )
 

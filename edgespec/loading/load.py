@@ -12,7 +12,7 @@ from typing import Any
 from .. import advice, backends
 from ..backends import files
 from ..backends.base import BatchedModel, FileModel, Head
-from ..backends.resting import rest
+from ..backends.helper_threads import end_helper_threads
 from ..config import EngineConfig, SpeculativeConfig, build
 from ..costs.learning import Costed, HeadTimes, ModelCurve, learning
 from ..costs.measuring import READING, WIDTHS
@@ -105,7 +105,7 @@ def load(
             works=([] if spec.fixed else measuring) + copying(draft_model),
         )
         stack.pop_all()  # the engine closes them now
-    rest()
+    end_helper_threads()
     return engine
 
 

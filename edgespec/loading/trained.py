@@ -18,16 +18,14 @@ logger = logging.getLogger("edgespec.loading")
 
 NOTE = "trained.json"
 _MOST = 1 << 16  # bytes of a note
+_PRIVATE = "-private"  # ends the name of a folder, because a note may be damaged
 
 
 class _Note(msgspec.Struct):
-    """The note next to a head. target: `files.identity` of the file that it was trained for.
-    private: it was made of the user's own texts.
-    """
+    """The note next to a head. target: `files.identity` of the file that it was trained for."""
 
     target: tuple[str, int, str]
     head: str
-    private: bool = False
 
 
 def register(head: Path, target: Path, *, private: bool = False) -> Path:
@@ -35,12 +33,12 @@ def register(head: Path, target: Path, *, private: bool = False) -> Path:
     return the copy.
 
     head: a GGUF, or a folder with a graph. An earlier head of the same target is replaced by a
-    head, and a draft model by a draft model. private: it was made of the user's own texts, so only
-    this user can read the copy.
+    head, and a draft model by a draft model, but a private one only by a private one. private: it
+    was made of the user's own texts, so only this user can read the copy.
     """
     what = "head" if is_head(files.only_graph(head) if head.is_dir() else head) else "draft"
     name = files.stem_of(files.label(target)).replace("/", "-")
-    folder = hub.models_dir() / f"{name}-trained-{what}"
+    folder = hub.models_dir() / f"{name}-trained-{what}{_PRIVATE if private else ''}"
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, mode=0o700 if private else 0o777)
@@ -50,7 +48,7 @@ def register(head: Path, target: Path, *, private: bool = False) -> Path:
     else:
         name = head.name
         shutil.copyfile(head, partial / name)
-    note = _Note(tuple(files.identity(target)), name, private)
+    note = _Note(tuple(files.identity(target)), name)
     (partial / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note)))
     if private:
         kept_files.protect(partial)
@@ -80,8 +78,8 @@ def trained_for(target: Path) -> Iterator[Path]:
 
 def is_private(head: Path) -> bool:
     """Return True for a registered head that was made of the user's own texts."""
-    note = kept_files.load(head.parent / NOTE, _read, "its head counts as private")
-    return bool(note and note.private)
+    folder = head.parent
+    return folder.name.endswith(_PRIVATE) and folder.parent == hub.models_dir()
 
 
 def _read(path: Path) -> _Note:

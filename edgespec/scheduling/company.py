@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ..backends.base import BatchedModel, BatchItem
-from ..backends.resting import rest
+from ..backends.helper_threads import end_helper_threads
 from ..costs import reading
 from ..errors import Aborted, ContextFull
 from ..types import Abort, Outputs
@@ -172,7 +172,7 @@ class Company:
 
     def leave(self, member: Member) -> None:
         """Make a member inactive."""
-        rest()
+        end_helper_threads()
         with self._changed:
             self._active.discard(member)
             self._changed.notify_all()
@@ -197,7 +197,7 @@ class Company:
         if alone:
             self._alone(member, turn)
         else:
-            rest()  # the company's thread evaluates
+            end_helper_threads()  # the company's thread evaluates
             self._wait(member, turn)
 
     def exclusively(self, work: Callable[[], T]) -> T:
@@ -250,7 +250,7 @@ class Company:
             turn.alone()
         finally:
             if len(self._line) > 1:
-                rest()  # the next one evaluates in its own thread
+                end_helper_threads()  # the next one evaluates in its own thread
             with self._changed:
                 self.counts.evaluations += 1
                 self._line.popleft()
@@ -324,7 +324,7 @@ class Company:
                         turn.is_held = True
                     return turns
                 if len(self._active) < 2:
-                    rest()  # a member that is alone evaluates in its own thread
+                    end_helper_threads()  # a member that is alone evaluates in its own thread
                 self._changed.wait(wait_s)
             return []
 

@@ -5,15 +5,15 @@ target's distributions. Only its last layers and its final norm are trained here
 them reads is computed once and kept, so a pass over the answers costs these layers and the output
 matrix only.
 
-It needs transformers, and gguf for GGUF files. The job has, in addition to the fields that
+It needs transformers and gguf. The job has, in addition to the fields that
 `worker.py` reads,
 
     likeliest     the folder with likeliest.bin and likeliest.json, and n_likeliest, the number of
                   tokens in a row of the former (see likeliest.py)
-    start         the student: a GGUF or a folder in Hugging Face's layout
+    start         the student, a GGUF
     n_layers      how many layers are trained
     converter     the program whose `load_model` reads the student
-    out, name     the student's new file (a folder if `start` is one), and the name in it
+    out, name     the student's new file, and the name in it
 """
 
 from __future__ import annotations
@@ -121,11 +121,6 @@ class Task:
 
         job, out = self._job, Path(self._job["out"])
         save_file(dict(weights), Path(job["folder"]) / "model.safetensors", {"format": "pt"})
-        if Path(job["start"]).is_dir():
-            whole = runpy.run_path(job["converter"])["load_model"](Path(job["start"]))
-            whole.load_state_dict(dict(weights), strict=False)
-            whole.save_pretrained(out)
-            return {"types": {}}
         file = StudentFile(Path(job["start"]), self._start, weights, self._config, self._worker)
         lengths = {}
         for kind in ("old", "Q8_0"):
@@ -153,11 +148,11 @@ class Task:
 
     def _rows_of(self, numbers: Sequence[int]) -> Any:
         """Return the target's rows for some answers, one after the other."""
-        found = []
+        rows = []
         for own in (self._conversations[number] for number in numbers):
             n = len(own["ids"]) - own["n_prompt"]
-            found.append(self._rows[own["begin"] : own["begin"] + n])
-        return np.concatenate(found)
+            rows.append(self._rows[own["begin"] : own["begin"] + n])
+        return np.concatenate(rows)
 
     def _states_of(self, number: int) -> Any:
         begin = self._begins[number]
@@ -262,12 +257,12 @@ class StudentFile:
         """Return the trained tensors with the precision that a file of this kind has, by
         transformers' names.
         """
-        quants, found = self._gguf.quants, {}
+        quants, rounded = self._gguf.quants, {}
         for given, weight, (_, old) in self._trained.values():
             wanted = self._type(weight, old, kind)
             data = quants.quantize(weight, wanted)
-            found[given] = torch.from_numpy(np.array(quants.dequantize(data, wanted), np.float32))
-        return found
+            rounded[given] = torch.from_numpy(np.array(quants.dequantize(data, wanted), np.float32))
+        return rounded
 
     def write(self, kind: str, out: Path, name: str) -> None:
         """Write the file.
@@ -318,5 +313,5 @@ class StudentFile:
 
 
 def _rest(logs: Any) -> Any:
-    """Return the probability that is left beside the listed tokens; at least a millionth."""
+    """Return the probability that is left besides the listed tokens; at least a millionth."""
     return (1 - logs.exp().sum(1)).clamp(min=1e-6)

@@ -253,5 +253,8 @@ def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:
     """Return the plan that was made in an earlier run for as many tokens, None if there is none."""
     if not path.exists():
         return None
-    plan = TrainingPlan(**kept_files.read_json(path, dict))
+    try:
+        plan = TrainingPlan(**kept_files.read_json(path, dict))
+    except (ValueError, TypeError):  # damaged, or of another version
+        return None
     return plan if plan.n_tokens == n_tokens else None

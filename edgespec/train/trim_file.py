@@ -80,7 +80,7 @@ def _quantised(
     from onnx import numpy_helper
 
     n = next(each.i for each in head.attribute if each.name == "N")
-    found = {}
+    inputs = {}
     for place in (1, 2, 3, 5):
         name = head.input[place] if place < len(head.input) else ""
         if not name:
@@ -89,8 +89,8 @@ def _quantised(
             sys.exit(f"the output layer's {name} is no initialiser")
         array = numpy_helper.to_array(weights[name])
         rows = array.reshape(n, -1)[ids]
-        found[place] = rows.reshape(-1 if array.ndim == 1 else (len(ids), *array.shape[1:]))
-    return found
+        inputs[place] = rows.reshape(-1 if array.ndim == 1 else (len(ids), *array.shape[1:]))
+    return inputs
 
 
 def _columns(

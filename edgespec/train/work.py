@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ class Work:
         self.options, self.folder, self.progress = options, folder, progress
         self.pauses = Pauses(progress, gently=gently)
         self.target, self.path = target, model_path(target)
-        self.is_private = from_corpus
+        self.is_private = from_corpus or _only_mine(options.start)
         self._own = self._own_prompts() if from_corpus else []
         self.prompts: list[Messages] = read_prompts(prompts, without, self._own)
         self.times: dict[str, float] = {}
@@ -64,7 +65,10 @@ class Work:
         """Return the user's own prompts as they were when the training was begun."""
         path = self.folder / OWN_PROMPTS
         if path.exists():
-            return kept_files.read_json(path, list[Messages], MOST)
+            try:
+                return kept_files.read_json(path, list[Messages], MOST)
+            except ValueError as error:
+                raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
         return own_prompts(self.path)
 
     @property
@@ -147,3 +151,11 @@ class Work:
                 "fewer than two prompts were answered, and one is held out for evaluation: "
                 f"{why}; give more prompts"
             )
+
+
+def _only_mine(start: str | os.PathLike[str] | None) -> bool:
+    """Return True if a training begins with a draft that only its owner can read: it may have been
+    made of private texts.
+    """
+    path = Path(start) if start else None
+    return bool(path and os.name == "posix" and path.exists() and not path.stat().st_mode & 0o077)

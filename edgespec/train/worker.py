@@ -215,10 +215,10 @@ class Training:
         for each in order:
             self._wait()
             hits += self.task.hits_of(each, N_DRAFTS)  # in float32, as the draft is served
-        found = [walked(hits, k) for k in range(1, N_DRAFTS + 1)]
+        by_length = [walked(hits, k) for k in range(1, N_DRAFTS + 1)]
         return {
-            "acceptance_length": [length for length, _ in found],
-            "acceptance": [shares for _, shares in found],
+            "acceptance_length": [length for length, _ in by_length],
+            "acceptance": [shares for _, shares in by_length],
         }
 
     def _measured_best(self, numbers: Sequence[int]) -> dict[str, Any]:

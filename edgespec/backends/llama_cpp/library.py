@@ -17,7 +17,7 @@ import numpy as np
 
 from ... import kept_files
 from ...errors import EngineMissing
-from .. import fork, resting
+from .. import fork, helper_threads
 from . import search
 from .ctrl_c import ctrl_c_afterwards
 from .declarations import OPTIONAL, LogCallback, missing
@@ -33,15 +33,15 @@ def _found() -> search.Found:
     with _opening:
         if not _opened:
             _opened.append(search.find())
-            _end_helpers_when_resting(_opened[0].library)
+            _add_ender(_opened[0].library)
         return _opened[0]
 
 
-def _end_helpers_when_resting(library: Any) -> None:
-    """Tell `resting` how to end a thread's helpers if the library uses GNU OpenMP."""
+def _add_ender(library: Any) -> None:
+    """Tell `helper_threads` how to end a thread's helpers if the library uses GNU OpenMP."""
     pause = getattr(library, "omp_pause_resource_all", None)
     if pause and not hasattr(library, "kmp_set_blocktime"):  # LLVM's OpenMP pauses all threads
-        resting.ends.append(lambda: pause(_OMP_PAUSE_SOFT))
+        helper_threads.enders.append(lambda: pause(_OMP_PAUSE_SOFT))
 
 
 class _Functions:

@@ -17,7 +17,7 @@ from ...errors import ConfigError
 from ...types import Abort, Outputs
 from .. import files
 from ..base import share_on_gpu
-from ..chunks import chunk_ends
+from ..keeping_eyes import embeddings_of
 from ..projectors import open_eyes
 from ..tiles import Tile
 from .declarations import NativeBatch
@@ -91,11 +91,7 @@ class Seeing(Tappable):
 
     def _show(self, tile: Tile, n_logits: int, abort: Abort | None) -> Outputs:
         """Append a tile; encode it first if its embeddings are not known."""
-        if n_logits:
-            raise ValueError("the tokens of a picture have no logits")
-        assert self.eyes
-        chunk_ends(self, tile.n_tokens, 0)
-        embeddings = self.eyes.encode(tile, abort)
+        embeddings = embeddings_of(self, tile, n_logits, abort)
         if self.branches.n_parked:
             self.make_room(tile.n_tokens)
         start = self.n_past

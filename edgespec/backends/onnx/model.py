@@ -21,6 +21,7 @@ from ..base import Buffer, Capabilities, FileModel
 from ..chunks import chunk_ends
 from ..context_length import default_n_ctx
 from ..files import DRAFTED_IDS, VISION
+from ..keeping_eyes import embeddings_of
 from ..projectors import open_eyes
 from ..separate import SeparateModels
 from ..tiles import Tile, tile_of
@@ -289,11 +290,7 @@ class OnnxModel(FileModel):
 
     def _show(self, tile: Tile, n_logits: int, abort: Abort | None) -> Outputs:
         """Append a tile; encode it first if its embeddings are not known."""
-        if n_logits:
-            raise ValueError("the tokens of a picture have no logits")
-        assert self.eyes
-        chunk_ends(self, tile.n_tokens, 0)
-        embeddings = self.eyes.encode(tile, abort)
+        embeddings = embeddings_of(self, tile, n_logits, abort)
         start, most = self.n_past, self.capabilities.max_batch
         try:
             self._settle(abort)

@@ -96,6 +96,6 @@ class Kind(ABC):
             given = {"job": str(path), "parent": os.getpid()}
             tools.run_worker(
                 python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
-                beside=functools.partial(work.pauses.of_worker, self.folder),
+                while_running=functools.partial(work.pauses.of_worker, self.folder),
             )  # fmt: skip
         return kept_files.read_json(result, dict)

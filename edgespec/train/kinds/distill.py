@@ -98,7 +98,7 @@ class Distill(Kind):
         o, matrices = self.work.options, result["types"]
         types = "in the types of that file" if matrices == "old" else f"as {matrices}"
         return {
-            "made from": f"{self.start.name}, of which the last {o.n_layers} layers were trained",
+            "made from": f"{self.start.name}; its last {o.n_layers} layers were trained",
             "written": f"{types}; the other weights as they were",
             "training": f"{result['n_steps']} steps, best at step {result['best_step']} (0 is the "
             "model as it was)",

@@ -12,6 +12,7 @@ from tests.helpers import image_processors
 
 pytest.importorskip("PIL")
 families = pytest.importorskip("edgespec.backends.onnx.families", exc_type=EngineMissing)
+llava = pytest.importorskip("edgespec.backends.onnx.families.llava")
 
 RECORDED = Path(__file__).parents[2] / "data/image_processors.json"
 SMOLVLM = image_processors.CASES["SmolVLM-256M"][1]
@@ -146,3 +147,26 @@ def test_a_model_without_the_settings(tmp_path):
 def test_other_families_are_refused_by_name(tmp_path, kind):
     with pytest.raises(UnknownArchitecture, match="for the families idefics3, smolvlm, llava"):
         family(tmp_path, kind, SIGLIP)
+
+
+def test_settings_that_leave_a_picture_no_token(tmp_path):
+    with pytest.raises(ModelError, match=r"the number of tokens .* at least 1"):
+        family(tmp_path, "smolvlm", SMOLVLM, vision_config={"patch_size": 8000})
+
+
+def test_a_long_picture_is_made_smaller_before_it_is_padded(tmp_path, monkeypatch):
+    padded = SIGLIP | {"image_processor_type": "LlavaImageProcessor", "do_pad": True}
+    padded["do_center_crop"] = False
+    of = family(tmp_path, "llava", padded)
+    monkeypatch.setattr(llava, "_LARGEST", 400)
+    sides = []
+    resized = of.resized
+
+    def noted(pixels, *size):
+        sides.append(pixels.shape)
+        return resized(pixels, *size)
+
+    monkeypatch.setattr(of, "resized", noted)
+    (tile,) = of.tiles(np.zeros((10, 2000, 3), np.uint8))
+    assert tile.shape[:2] == (of.height, of.width)
+    assert sides == [(10, 2000, 3), (400, 400, 3)]

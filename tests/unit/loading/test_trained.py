@@ -7,7 +7,7 @@ import pytest
 from edgespec import hub
 from edgespec.config import EngineConfig
 from edgespec.loading import companions
-from edgespec.loading.trained import NOTE, register, trained_for
+from edgespec.loading.trained import NOTE, is_private, register, trained_for
 from tests.helpers import gguf_files, tiny_heads, tiny_models
 
 
@@ -58,3 +58,12 @@ def test_a_damaged_note_is_left_out(target, head, caplog):
     (copy.parent / NOTE).write_text("{")
     assert list(trained_for(target)) == []
     assert "is damaged" in caplog.text
+
+
+def test_a_private_head_leaves_the_public_one_and_stays_private(target, head):
+    public, private = register(head, target), register(head, target, private=True)
+    assert sorted(trained_for(target)) == sorted([public, private])
+    assert (is_private(public), is_private(private)) == (False, True)
+    (private.parent / NOTE).write_text("{")
+    assert list(trained_for(target)) == [public]  # the damaged note is removed
+    assert is_private(private)

@@ -121,7 +121,7 @@ def test_from_prompts_to_a_draft_model_that_loads_find(pair):
     card = (made.checkpoint / "README.md").read_text()
     assert "| | simulated in training | served by edgespec | served before |" in card
     assert made.paired.sentence in card
-    assert "llama-2-False.gguf, of which the last 4 layers" in card
+    assert "llama-2-False.gguf; its last 4 layers" in card
     known = json.loads(json.dumps(made.to_dict()))
     assert known["paired"]["before"]["n_answers"] == made.served.n_answers
     better = made.paired.speed > 1

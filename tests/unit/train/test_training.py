@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import stat
 
@@ -298,3 +299,23 @@ def test_heads_without_a_cache_accept_as_much_as_was_simulated(
     still = {"n_steps": 1, "rate": 1e-12, "start": made.checkpoint}
     further = edgespec.train_head(target, [prompts], tmp_path / "further", **given, **still)
     assert further.simulated == pytest.approx(made.simulated, abs=0.02)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no modes")
+def test_a_training_that_begins_with_a_private_draft_is_private(target, prompts, tmp_path):
+    start = tmp_path / "model.safetensors"
+    start.touch()
+    options = training.TrainOptions(start=start)
+    for mode, is_private in ((0o644, False), (0o600, True)):
+        start.chmod(mode)
+        made = work.Work(target, [prompts], (), tmp_path / "out", options, print)
+        assert made.is_private == is_private
+
+
+@pytest.mark.parametrize("text", ["{", '{"n_tokens": 600}', '{"unknown": 1}'])
+def test_a_plan_that_cannot_be_read_is_made_anew(tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert training._kept_plan(path, N_TOKENS) is None
+    path.write_text(json.dumps(PLAN | {"n_tokens": N_TOKENS}))
+    assert training._kept_plan(path, N_TOKENS).n_tokens == N_TOKENS

@@ -10,7 +10,7 @@ from ..companions import number, read, section
 from .base import Family
 
 _MOST = 4096  # pixels of the longer side, whatever the file says
-_BESIDE, _WHOLE = "<fake_token_around_image>", "<global-img>"
+_AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"
 
 
 class Idefics3(Family):
@@ -34,20 +34,23 @@ class Idefics3(Family):
     def _usual_tokens(self) -> int:
         config = read(self.folder, "config.json")
         patch = self.side(section(config, "vision_config"), "patch_size")
-        return (self._side // patch) ** 2 // self.side(config, "scale_factor") ** 2
+        n = (self._side // patch) ** 2 // self.side(config, "scale_factor") ** 2
+        if not n:
+            raise self._wrong("the number of tokens", n, "at least 1")
+        return n
 
     def around(self, width: int, height: int) -> list[str]:
         """Return the texts around the tiles, which name the row and the column of each square."""
         width, height = self._whole_squares(*self._scaled(width, height))
         rows, columns = height // self._side, width // self._side
         if rows * columns == 1:
-            return [_BESIDE + _WHOLE, _BESIDE]
+            return [_AROUND + _WHOLE, _AROUND]
         texts = []
         for row in range(1, rows + 1):
             for column in range(1, columns + 1):
                 line_end = "\n" if column == 1 and row > 1 else ""
-                texts.append(f"{line_end}{_BESIDE}<row_{row}_col_{column}>")
-        return [*texts, f"\n\n{_BESIDE}{_WHOLE}", _BESIDE]
+                texts.append(f"{line_end}{_AROUND}<row_{row}_col_{column}>")
+        return [*texts, f"\n\n{_AROUND}{_WHOLE}", _AROUND]
 
     def tiles(self, pixels: Pixels) -> list[Pixels]:
         """Return the squares, row by row, and the whole picture in the size of one of them."""

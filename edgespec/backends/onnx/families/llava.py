@@ -10,6 +10,8 @@ from ....pictures import Pixels
 from ..companions import number, read, section
 from .base import Family
 
+_LARGEST = 4096  # pixels of a side that is padded
+
 
 class Llava(Family):
     """The family of CLIPImageProcessor, SiglipImageProcessor and LlavaImageProcessor in
@@ -73,9 +75,13 @@ class Llava(Family):
         return [resized[top : top + self.height, left : left + self.width]]
 
     def _squared(self, pixels: Pixels) -> Pixels:
-        """Return the picture in the middle of a square of the mean colour."""
+        """Return the picture in the middle of a square of the mean colour. A large picture is made
+        smaller first, because the square of a long one would fill the memory.
+        """
         height, width, _ = pixels.shape
-        side = max(height, width)
+        if (side := max(height, width)) > _LARGEST:
+            shape = (max(1, each * _LARGEST // side) for each in (width, height))
+            return self._squared(self.resized(pixels, *shape))
         square = np.empty((side, side, 3), np.uint8)
         square[:] = [int(each * 255) for each in self._mean.tolist()]
         top, left = (side - height) // 2, (side - width) // 2

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-ends: list[Callable[[], object]] = []
-"""Functions of the engines, each of which ends the helpers of the thread that calls it. Without any
-they take 2 microseconds, and an evaluation that has to make new ones takes 0.1 ms longer."""
+enders: list[Callable[[], object]] = []
+"""Functions of the engines that end the helper threads of the thread which calls them."""
 
 
-def rest() -> None:
-    """End the helper threads of the calling thread: another thread may evaluate next."""
-    for end in ends:
+def end_helper_threads() -> None:
+    """End the helper threads of the calling thread, because another thread may evaluate next.
+
+    This takes 2 microseconds if there are none, and the next evaluation of this thread takes 0.1 ms
+    longer, because it starts new ones.
+    """
+    for end in enders:
         end()
