@@ -443,7 +443,7 @@ def test_a_graph_without_a_tokenizer_is_not_taken_for_whole(server: Hub) -> None
     server.files = {name: content for name, content in GRAPH.items() if name != "tokenizer.json"}
     failed, after = edgespec_process(("pull", ONNX), ("resolve", ONNX))
     assert failed["error"] == "ModelNotFound"
-    assert "org/toy has no tokenizer.json, which onnx needs beside it" in failed["message"]
+    assert "org/toy has no tokenizer.json, which onnx needs next to it" in failed["message"]
     assert after["path"] is None
 
 
