@@ -67,8 +67,8 @@ if TYPE_CHECKING:
         type=ModelType(),
         metavar="DRAFT",
         help="What is trained further: for a head, the folder `head` of an earlier training for "
-        "the same target, instead of a new one; for distill, a GGUF with the target's tokenizer; "
-        "for trim, an ONNX folder.",
+        "the same target, instead of a new one; for distill, a GGUF with the target's tokenizer, "
+        "or the folder of a checkpoint; for trim, an ONNX folder.",
     ),
     option(
         "--tokens",
@@ -181,7 +181,7 @@ def _done(
         "checkpoint": f"{made.checkpoint}, with a card",
         "registered": f"{made.registered}: loads of {target} find it"
         if made.registered
-        else "not registered: the draft before is as fast",
+        else f"no: {made.not_registered}",
         "data": f"{made.n_tokens} tokens in {made.n_answers} answers to {made.n_done} prompts; "
         f"{made.n_skipped} prompts skipped, {made.n_failed} failed",
     } | _simulated(made) | _served(made.served) | _compared(made)

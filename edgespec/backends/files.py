@@ -261,13 +261,28 @@ def onnx_files(folder: Path) -> list[Path]:
     return [path for path in graphs if not is_stage(path.name)]
 
 
+def folders_of(graph: Path) -> list[Path]:
+    """Return the folders of the files next to a graph: its own, and if that is onnx/ the one above,
+    as in repositories on the hub.
+    """
+    return [graph.parent, *([graph.parents[1]] if graph.parent.name == "onnx" else [])]
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """Return the path of a file next to a graph in a folder (`folders_of`), None if there is
+    none.
+    """
+    there = (each / name for each in folders_of(folder / name))
+    return next((path for path in there if path.is_file()), None)
+
+
 def only_graph(folder: Path) -> Path:
-    """Return the only graph in a folder. In the folder of a head, return the first graph whose name
-    begins with "head.", or else the first graph. Raises ModelNotFound if there is none, or if
-    there are several to choose from.
+    """Return the only graph in a folder. For a head, return the first graph whose name begins with
+    "head.", or else the first graph. Raises ModelNotFound if there is none, or if there are several
+    to choose from.
     """
     graphs = onnx_files(folder)
-    if os.path.isfile(folder / HEAD):
+    if graphs and all(os.path.isfile(path.with_name(HEAD)) for path in graphs):
         graphs = [path for path in graphs if path.name.startswith("head.")][:1] or graphs[:1]
     if not graphs:
         raise ModelNotFound(f"{folder} has no .onnx file")

@@ -152,12 +152,12 @@ def is_graph(source: str | os.PathLike[str]) -> bool:
     Raises ModelNotFound.
     """
     folder = expanded(source)
-    if folder.is_dir() and _holds_weights(folder):
+    if holds_weights(folder):
         return False
     return backends.name_of(model_path(source)) == "onnx"
 
 
-def _holds_weights(folder: Path) -> bool:
+def holds_weights(folder: Path) -> bool:
     """Return True if a folder has Hugging Face's layout."""
     return (folder / "config.json").exists() and bool(list(folder.glob("*.safetensors")))
 
@@ -168,7 +168,7 @@ def _source(source: str | os.PathLike[str]) -> Path:
     """
     folder = expanded(source)
     if folder.is_dir():
-        if _holds_weights(folder):
+        if holds_weights(folder):
             return folder
         raise ModelNotFound(
             f"{folder} is no Hugging Face folder: it needs config.json and .safetensors files"

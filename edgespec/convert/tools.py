@@ -6,12 +6,13 @@ It is made at the first conversion. The runtime never imports the tools.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -62,6 +63,20 @@ def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Pa
             )
     ready.write_text(wanted)
     return python
+
+
+def python_with(
+    packages: Sequence[str], python: str | os.PathLike[str] | None,
+    progress: Callable[[str], None], *, offline: bool,
+) -> Path:  # fmt: skip
+    """Return `python`, or else the running interpreter if it has these packages, or else that of
+    the tools' environment.
+    """
+    if python:
+        return Path(python)
+    if all(importlib.util.find_spec(name) for name in packages):
+        return Path(sys.executable)
+    return interpreter(progress, offline=offline)
 
 
 def run_worker(

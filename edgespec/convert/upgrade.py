@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -49,7 +47,8 @@ def add_tree_inputs(
     before = _Probe.of(path)
     if before.trees == "yes":
         raise ConfigError(f"{path} evaluates token trees already")
-    with _changed(path, tools.TREE_INPUTS, {}, _Tools(python, progress, offline)) as changed:
+    interpreter = tools.python_with(["onnx"], python, progress, offline=offline)
+    with _changed(path, tools.TREE_INPUTS, {}, interpreter, progress) as changed:
         after = before.compare(path, changed, "the inputs of trees")
         if after.trees != "yes":
             raise ConversionError(f"{path}: trees are not evaluated; {after.trees}")
@@ -76,7 +75,8 @@ def add_hidden_states(
     if not before.missing:
         raise ConfigError(f"{path} gives these hidden states already")
     job = {"layers": before.missing}
-    with _changed(path, tools.HIDDEN_OUTPUTS, job, _Tools(python, progress, offline)) as changed:
+    interpreter = tools.python_with(["onnx"], python, progress, offline=offline)
+    with _changed(path, tools.HIDDEN_OUTPUTS, job, interpreter, progress) as changed:
         after = before.compare(path, changed, "outputs of hidden states", layers)
         if after.missing:
             raise ConversionError(f"{path}: hidden states {after.missing} are not given")
@@ -103,38 +103,20 @@ def _graph(source: str | os.PathLike[str]) -> Path:
     return path
 
 
-class _Tools(NamedTuple):
-    """Settings for choosing a Python that has the package onnx, and the receiver of progress
-    messages.
-    """
-
-    python: str | os.PathLike[str] | None
-    progress: Callable[[str], None]
-    offline: bool
-
-    def interpreter(self) -> Path:
-        if self.python:
-            return Path(self.python)
-        if importlib.util.find_spec("onnx"):
-            return Path(sys.executable)
-        return tools.interpreter(self.progress, offline=self.offline)
-
-
 @contextlib.contextmanager
-def _changed(path: Path, program: Path, job: dict[str, Any], wanted: _Tools) -> Iterator[Path]:
+def _changed(
+    path: Path, program: Path, job: dict[str, Any], python: Path, progress: Callable[[str], None]
+) -> Iterator[Path]:
     """Yield the path of a changed graph. It replaces the original afterwards, unless an error is
     raised.
     """
-    interpreter = wanted.interpreter()
     partial = path.with_name(f"{path.stem}.partial.onnx")
     job |= {"graph": str(path), "out": str(partial)}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for warning in tools.run_worker(
-                interpreter, job, Path(folder), wanted.progress, {}, program
-            ):
+            for warning in tools.run_worker(python, job, Path(folder), progress, {}, program):
                 raise ConversionError(f"{path}: {warning}")
-        wanted.progress("checking that rows of logits are as before")
+        progress("checking that rows of logits are as before")
         yield partial
         partial.replace(path)
     finally:

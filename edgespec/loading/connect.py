@@ -37,7 +37,7 @@ from . import recommendations
 from .assembly import assemble_with, configured, local_verifier
 from .drafts import copying, open_draft
 from .load import described, kept_for, known_costs
-from .models import Reference, model_path, open_model
+from .models import Reference, model_path, open_model, target_path
 
 _PROBE = "Once upon a time there was a river, and by the river there stood a mill."
 _ASSUMED_S = {1: 0.03, 32: 0.3}  # seconds by number of tokens, if a server does not tell them
@@ -137,7 +137,7 @@ def connected(
     with contextlib.ExitStack() as stack:
         target = small = None
         if remote.local is not None:
-            target = open_model(model_path(remote.local), config)
+            target = open_model(target_path(remote.local), config)
             stack.callback(target.close)
         if draft is not None:
             fields = dict(options) | {"batch_invariant": False} | dict(draft_options or {})

@@ -20,7 +20,7 @@ from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError, EdgeSpecError, ModelError, VocabularyMismatch
 from . import companions, library
 from .assembly import configured, uses_model
-from .models import Reference, has_own_head, is_head, model_path, open_model
+from .models import Reference, has_own_head, is_head, model_path, open_model, target_path
 from .trained import is_private
 
 __all__ = [
@@ -217,7 +217,7 @@ def pair(
 ) -> Iterator[tuple[FileModel, FileModel]]:
     """Open target and draft model without an engine around them; close them at the end."""
     config = build(EngineConfig, options)
-    with contextlib.closing(open_model(model_path(model), config)) as target:
+    with contextlib.closing(open_model(target_path(model), config)) as target:
         drafting = load_draft(
             model_path(draft), config, draft_options or {}, target, make_copy=True
         )

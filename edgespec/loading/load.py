@@ -27,7 +27,7 @@ from .assembly import assemble, configured
 from .companions import fills_in, is_new, suggestion
 from .drafts import SAME, copying, draft_paths, ggufs_for_fork, is_same, load_first
 from .library import choose
-from .models import Reference, model_path, open_model
+from .models import Reference, model_path, open_model, target_path
 from .prefixes import prefix_store
 from .tuned import tuned_options
 
@@ -69,7 +69,7 @@ def load(
     """
     config = build(EngineConfig, options)
     spec = configured(speculative_config, draft)
-    path = model_path(model)
+    path = target_path(model)
     choose(ggufs_for_fork(model, path, draft, config, spec))
     config = replace(config, **tuned_options(path, config, options))
     wanted, meter = draft_paths(model, draft, config, spec), LoadMeter()

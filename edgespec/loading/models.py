@@ -27,6 +27,20 @@ def model_path(reference: Reference) -> Path:
     return path
 
 
+def target_path(reference: Reference) -> Path:
+    """Return the path of the file of a model that is to answer. Raises ModelNotFound if it is not
+    on this disk, and ConfigError for a trained head and for a draft model with fewer tokens.
+    """
+    path = model_path(reference)
+    refuse_head(path)
+    if files.has_folder(path) and files.find(path.parent, files.DRAFTED_IDS):
+        raise ConfigError(
+            f"{files.label(path)} is a draft model that knows only some tokens: name the model "
+            "that it drafts for (-m), and this one as its draft (-md, or draft=… in Python)"
+        )
+    return path
+
+
 def served_name(reference: str) -> str:
     """Return the name under which to serve a model: the reference itself, or for a path the file
     name without its suffix. A model that has a folder of its own is named after the folder.
@@ -35,7 +49,7 @@ def served_name(reference: str) -> str:
     if not path.exists():
         return reference
     if files.has_folder(path):  # every graph is called model.onnx
-        path = path.parent.parent if path.parent.name == "onnx" else path.parent
+        path = files.folders_of(path)[-1]
     return path.name if path.is_dir() else path.stem
 
 

@@ -12,7 +12,6 @@ import msgspec
 
 from .. import hub, kept_files
 from ..backends import files
-from .models import is_head
 
 logger = logging.getLogger("edgespec.loading")
 
@@ -22,23 +21,40 @@ _PRIVATE = "-private"  # ends the name of a folder, because a note may be damage
 
 
 class _Note(msgspec.Struct):
-    """The note next to a head. target: `files.identity` of the file that it was trained for."""
+    """The note next to a head. target: `files.identity` of the file that it was trained for. gain:
+    how many times as fast as plain decoding it was when it was registered.
+    """
 
     target: tuple[str, int, str]
     head: str
+    gain: float = 0.0
 
 
-def register(head: Path, target: Path, *, private: bool = False) -> Path:
-    """Copy a head or a draft model to the folder of models, where loads of its target find it;
-    return the copy.
-
-    head: a GGUF, or a folder with a graph. An earlier head of the same target is replaced by a
-    head, and a draft model by a draft model, but a private one only by a private one. private: it
-    was made of the user's own texts, so only this user can read the copy.
+def faster(gain: float, target: Path, *, private: bool = False) -> str:
+    """Return a sentence if the draft that is registered for a target was measured to be faster than
+    one with this gain, else "". The arguments are those of `register`.
     """
-    what = "head" if is_head(files.only_graph(head) if head.is_dir() else head) else "draft"
-    name = files.stem_of(files.label(target)).replace("/", "-")
-    folder = hub.models_dir() / f"{name}-trained-{what}{_PRIVATE if private else ''}"
+    folder = _folder(target, private)
+    note = kept_files.load(folder / NOTE, _read, "its head is not used")
+    if note is None or note.gain <= gain or not (folder / note.head).exists():
+        return ""
+    if list(note.target) != files.identity(target):
+        return ""
+    return (
+        f"{folder / note.head} stays: it was {note.gain:.2f} times as fast as plain decoding, this "
+        f"one {gain:.2f} times; delete {folder} to use this one"
+    )
+
+
+def register(head: Path, target: Path, gain: float, *, private: bool = False) -> Path:
+    """Copy a head or a draft model to the folder of models, where loads of its target find it;
+    return the copy. It takes the place of the one that was registered before.
+
+    head: a GGUF, or a folder with a graph. gain: its measured speed as a multiple of that of plain
+    decoding. private: it was made of the user's own texts, so only this user can read the copy, and
+    one that was not is kept next to it.
+    """
+    folder = _folder(target, private)
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, mode=0o700 if private else 0o777)
@@ -48,7 +64,7 @@ def register(head: Path, target: Path, *, private: bool = False) -> Path:
     else:
         name = head.name
         shutil.copyfile(head, partial / name)
-    note = _Note(tuple(files.identity(target)), name)
+    note = _Note(tuple(files.identity(target)), name, gain)
     (partial / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note)))
     if private:
         kept_files.protect(partial)
@@ -80,6 +96,12 @@ def is_private(head: Path) -> bool:
     """Return True for a registered head that was made of the user's own texts."""
     folder = head.parent
     return folder.name.endswith(_PRIVATE) and folder.parent == hub.models_dir()
+
+
+def _folder(target: Path, private: bool) -> Path:
+    """Return the folder of the draft that is registered for a target."""
+    name = files.stem_of(files.label(target)).replace("/", "-")
+    return hub.models_dir() / f"{name}-trained{_PRIVATE if private else ''}"
 
 
 def _read(path: Path) -> _Note:

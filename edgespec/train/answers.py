@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -18,11 +17,10 @@ from .gently import Pauses
 from .prompts import PASSAGE, Messages
 from .recordings import ALONE, Recording, Recordings
 
-N_SLOTS, N_CTX = 8, 1024  # of the target while it answers; a conversation is no longer
+N_SLOTS = 8  # of the target while it answers
 MOST_ANSWER = 256  # tokens
 _LEAST_ANSWER = 4  # tokens; the first is never guessed
 _MOST_ROUNDS = 8  # in which each prompt is asked once
-_TOLD_EVERY_S = 5.0
 LOOP = RepetitionDetection(max_pattern_size=64, min_count=4, min_tokens=48)
 
 
@@ -39,8 +37,8 @@ def record(
     Every other prompt is answered greedily, the others with the engine's default sampling. In a
     second round it is the other way round, and in later rounds all answers are drawn.
     """
-    jobs, began, before = _jobs(engine, prompts, recordings), time.monotonic(), recordings.n_tokens
-    told, paused_s = began, pauses.seconds
+    jobs = _jobs(engine, prompts, recordings)
+    tell = pauses.pace("answers", recordings.n_tokens, n_tokens)
     with ThreadPoolExecutor(engine.n_slots) as pool:
         running: set[Future[Recording]] = set()
         try:
@@ -53,11 +51,7 @@ def record(
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for each in done:
                     recordings.add(each.result())
-                if (now := time.monotonic()) - told > _TOLD_EVERY_S:
-                    told, n = now, recordings.n_tokens
-                    rate = (n - before) / (now - began - (pauses.seconds - paused_s))
-                    left = f", {max(0, n_tokens - n) / rate / 60:.0f} min left" if rate else ""
-                    pauses.progress(f"answers: {n} of {n_tokens} tokens, {rate:.0f} tokens/s{left}")
+                tell(recordings.n_tokens)
         finally:
             if running:
                 pauses.end()

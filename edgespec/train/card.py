@@ -54,6 +54,12 @@ def card(
         f"Speed on the device that made it: {served.gain:.2f} times as fast as plain decoding "
         f"(95% interval {served.gain_low:.2f}–{served.gain_high:.2f}).", "",
     ]  # fmt: skip
+    if both := trained.agreement:
+        lines += [
+            f"In the {both.n_answers} answers that are the same with and without drafts, "
+            f"{both.ratio:.3f} times as many drafted tokens a step were accepted as was simulated "
+            f"(95% interval {both.low:.3f} to {both.high:.3f}).", "",
+        ]  # fmt: skip
     if compared := trained.paired:
         lines += [
             f"{compared.sentence} The acceptance length changed by {compared.difference:+.3f} "

@@ -10,10 +10,10 @@ It needs transformers and gguf. The job has, in addition to the fields that
 
     likeliest     the folder with likeliest.bin and likeliest.json, and n_likeliest, the number of
                   tokens in a row of the former (see likeliest.py)
-    start         the student, a GGUF
+    start         the student, a GGUF or the folder of a checkpoint
     n_layers      how many layers are trained
     converter     the program whose `load_model` reads the student
-    out, name     the student's new file, and the name in it
+    out, name     the student's new file or folder, and the name in the file
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import copy
 import json
 import os
 import runpy
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,10 +38,6 @@ _LEAST_SHARE = 0.98  # of the accepted tokens that the old types have to keep
 _UNSEEN = -1e30
 _NOT_COPIED = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architecture",
                "general.name")  # fmt: skip
-_FLOATS = ("F32", "F16", "BF16")
-_WRITTEN = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")  # types that the gguf package can write
-_LARGER = {"1": "Q4_0", "2": "Q4_0", "3": "Q4_0", "4": "Q5_0", "5": "Q5_1", "6": "Q8_0"}
-"""The type that takes the place of another one, by the bits in the name of that one."""
 
 
 class Task:
@@ -121,6 +118,8 @@ class Task:
 
         job, out = self._job, Path(self._job["out"])
         save_file(dict(weights), Path(job["folder"]) / "model.safetensors", {"format": "pt"})
+        if Path(job["start"]).is_dir():
+            return self._write_checkpoint(weights, Path(job["start"]), out)
         file = StudentFile(Path(job["start"]), self._start, weights, self._config, self._worker)
         lengths = {}
         for kind in ("old", "Q8_0"):
@@ -132,6 +131,17 @@ class Task:
         kind = "old" if enough else "Q8_0"
         file.write(kind, out, job["name"])
         return {"types": kind, "lengths": lengths}
+
+    def _write_checkpoint(
+        self, weights: Mapping[str, Any], start: Path, out: Path
+    ) -> dict[str, Any]:
+        """Write the student as a checkpoint, with all that lies next to the one that it was."""
+        model = runpy.run_path(self._job["converter"])["load_model"](start)
+        model.load_state_dict(dict(weights), strict=False)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(start, out, ignore=shutil.ignore_patterns("*.safetensors*"))
+        model.save_pretrained(out)
+        return {"types": ""}
 
     def _logits(self, numbers: Sequence[int]) -> Any:
         """Return the logits that guess the tokens of some answers, [rows, vocab_size]."""
@@ -282,10 +292,7 @@ class StudentFile:
                 ordered = self._files.paired(weight, n_heads) if n_heads else weight
                 data = self._gguf.quants.quantize(ordered, wanted)
             writer.add_tensor(tensor.name, data, raw_dtype=wanted)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        self._files.finish(writer)
         partial.replace(out)
 
     def _n_heads(self, given: str, start: Any, data: Any, config: Any) -> int:
@@ -303,12 +310,9 @@ class StudentFile:
 
     def _type(self, weight: Any, old: Any, kind: str) -> Any:
         """Return the type in which a trained tensor is written."""
-        if weight.ndim == 1 or old.name in _FLOATS:
+        if weight.ndim == 1 or old.name in self._files.FLOATS:
             return old
-        if kind != "old":
-            return self._gguf.GGMLQuantizationType[kind]
-        bits = next(letter for letter in old.name if letter.isdecimal())
-        name = old.name if old.name in _WRITTEN else _LARGER[bits]
+        name = self._files.writable(old.name) if kind == "old" else kind
         return self._gguf.GGMLQuantizationType[name]
 
 

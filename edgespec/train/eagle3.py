@@ -20,6 +20,7 @@ from torch.nn import functional
 Weights = dict[str, Any]
 """The trained tensors by SafeAILab's names, float32; `exported` adds what else a checkpoint has."""
 
+OUTPUT = "lm_head.weight"
 _ATTENTION = "midlayer.self_attn"
 _UNSEEN = -1e30  # a score of a key that a query does not see
 
@@ -82,13 +83,6 @@ def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -
     return {name: weight.requires_grad_() for name, weight in weights.items()}
 
 
-def fuse(weights: Weights, taps: Any) -> Any:
-    """Return the states that the head reads first, [..., d], from those of three layers, [...,
-    3d].
-    """
-    return functional.linear(taps, weights["fc.weight"])
-
-
 def unroll(
     weights: Weights, sizes: Sizes, embedding: Any, batch: Any, n_steps: int
 ) -> Iterator[Any]:
@@ -99,7 +93,8 @@ def unroll(
     embedding: [vocab_size, d], which is not trained.
     """
     first, n = batch.first, batch.ids.shape[1]
-    state, seen = fuse(weights, batch.taps), list[tuple[Any, Any]]()
+    seen: list[tuple[Any, Any]] = []
+    state = functional.linear(batch.taps, weights["fc.weight"])
     for s in range(n_steps):
         rows = torch.arange(0 if s == 0 else first, n, device=state.device)
         tokens = batch.ids[:, (rows + 1 + s).clamp(max=n - 1)]
@@ -172,11 +167,6 @@ def _rotated(x: Any, positions: Any, rotation: tuple[float, ...]) -> Any:
 
 def _normed(x: Any, weight: Any, eps: float) -> Any:
     return functional.rms_norm(x.float(), weight.shape, weight, eps)
-
-
-def output_of(weights: Weights) -> Any:
-    """Return the matrix that turns states into logits, [V', d]."""
-    return weights["lm_head.weight"]
 
 
 def exported(weights: Weights, sizes: Sizes, scale: Any, embedding: Any) -> Weights:

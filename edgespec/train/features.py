@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from ..backends.heads import FINAL
 from .gently import Pauses
 from .recordings import Recording
 
+EXACT = "exact.bin"
 N_STATES = 4  # of each token: three layers and the final state
-_TOLD_EVERY_S = 5.0
 
 
 def bytes_a_token(hidden_size: int) -> int:
@@ -32,21 +31,31 @@ def extract(
     recordings: Sequence[Recording],
     folder: Path,
     pauses: Pauses,
+    exact: Sequence[int] = (),
 ) -> None:
-    """Write the states of all conversations to features.bin, and their ids to features.json."""
+    """Write the states of all conversations to features.bin, and their ids to features.json.
 
-    def states(recording: Recording) -> bytes:
+    exact: the numbers of those whose states are also written as they are, float32, to exact.bin: a
+    draft is served with such states, and rounding changes a guess of a few hundred.
+    """
+
+    def states(recording: Recording) -> npt.NDArray[np.float32]:
         hidden = target.decode(recording.ids, n_logits=1).hidden
         assert hidden is not None
-        return bfloat16(hidden).tobytes()
+        return hidden
 
     counts = [len(each.ids) for each in recordings]
-    size = bytes_a_token(target.hidden_size)
+    size, chosen = bytes_a_token(target.hidden_size), [recordings[i] for i in exact]
     target.tap((*layers, FINAL))
     try:
         append(
-            folder / "features.bin", target, recordings, counts, size, states, "hidden states",
-            pauses,
+            folder / "features.bin", target, recordings, counts, size,
+            lambda each: bfloat16(states(each)).tobytes(), "hidden states", pauses,
+        )  # fmt: skip
+        (folder / EXACT).unlink(missing_ok=True)  # others may have been chosen before
+        append(
+            folder / EXACT, target, chosen, [counts[i] for i in exact], 2 * size,
+            lambda each: states(each).tobytes(), "exact hidden states", pauses,
         )  # fmt: skip
     finally:
         target.tap(())
@@ -73,8 +82,7 @@ def append(
     begins = np.cumsum([0, *counts]).tolist()
     n_there = path.stat().st_size // size if path.exists() else 0
     first = max(i for i, begin in enumerate(begins) if begin <= n_there)
-    began, paused_s = time.monotonic(), pauses.seconds
-    told = began
+    tell = pauses.pace(stage, begins[first], begins[-1])
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.truncate(begins[first] * size)
@@ -83,14 +91,7 @@ def append(
             pauses.wait()
             target.truncate(0)
             file.write(of(recording))
-            if (now := time.monotonic()) - told > _TOLD_EVERY_S:
-                told, n = now, begins[i + 1] - begins[first]
-                worked_s = now - began - (pauses.seconds - paused_s)
-                left_s = (begins[-1] - begins[i + 1]) * worked_s / n
-                pauses.progress(
-                    f"{stage}: {begins[i + 1]} of {begins[-1]} tokens, "
-                    f"{n / worked_s:.0f} tokens/s, {left_s / 60:.0f} min left"
-                )
+            tell(begins[i + 1])
         file.flush()
         os.fsync(file.fileno())
 

@@ -13,6 +13,7 @@ from ..device import BUSY, LoadMeter, on_battery
 
 PAUSE = "pause"  # a file in the folder of a training: the worker waits while it is there
 EVERY_S = 2.0  # between two looks at the machine
+_TOLD_EVERY_S = 5.0
 _COME, _GONE = 2 * BUSY, BUSY  # cores of other programs that begin and end a pause
 
 
@@ -47,6 +48,22 @@ class Pauses:
             self._pause(self._ended)
             self._looked = time.monotonic()
             self.seconds += self._looked - began
+
+    def pace(self, stage: str, n: int, total: int) -> Callable[[int], None]:
+        """Return a function that shows every few seconds how far a stage is; it gets the number of
+        tokens that are done of `total`. n: those that were done before.
+        """
+        began, paused_s, first = time.monotonic(), self.seconds, n
+        told = began
+
+        def tell(n: int) -> None:
+            nonlocal told
+            if (now := time.monotonic()) - told > _TOLD_EVERY_S:
+                told, rate = now, (n - first) / (now - began - (self.seconds - paused_s))
+                left = f", {max(0, total - n) / rate / 60:.0f} min left" if rate else ""
+                self.progress(f"{stage}: {n} of {total} tokens, {rate:.0f} tokens/s{left}")
+
+        return tell
 
     def end(self) -> None:
         """End a pause now and make no other one, because the work is given up."""

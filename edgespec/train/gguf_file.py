@@ -34,6 +34,11 @@ NAMES = {
 }
 """llama.cpp's name of each weight."""
 
+FLOATS = ("F32", "F16", "BF16")
+_WRITTEN = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+_LARGER = {"1": "Q4_0", "2": "Q4_0", "3": "Q4_0", "4": "Q5_0", "5": "Q5_1", "6": "Q8_0"}
+"""The type that takes the place of another one, by the bits in the name of that one."""
+
 
 def main() -> None:
     """Write the head that the argument describes."""
@@ -44,7 +49,9 @@ def main() -> None:
     print(json.dumps({"step": "writing the head as a GGUF"}), flush=True)
     sizes, weights = job["sizes"], load_file(job["checkpoint"])
     writer = gguf.GGUFWriter(job["out"], "eagle3")
-    add_metadata(writer, job)
+    add_metadata(writer, job, 1)
+    writer.add_array("eagle3.target_layers", job["layers"])
+    writer.add_uint32("eagle3.target_hidden_size", sizes["hidden_size"])
     copy_vocabulary(writer, gguf.GGUFReader(job["target"]))
     for name, given in NAMES.items():
         weight = weights[f"{name}.weight"].astype(np.float32)
@@ -54,19 +61,24 @@ def main() -> None:
         add_weight(writer, f"{given}.weight", weight, job["type"])
     distances = weights["d2t"].astype(np.int64)
     writer.add_tensor("d2t", distances + np.arange(len(distances)))  # the ids themselves
+    finish(writer)
+
+
+def finish(writer: Any) -> None:
+    """Write the file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def add_metadata(writer: Any, job: dict[str, Any]) -> None:
-    """Write the sizes of a head, and what it reads of its target."""
+def add_metadata(writer: Any, job: dict[str, Any], n_layers: int) -> None:
+    """Write the sizes of a head or a model."""
     sizes = job["sizes"]
     writer.add_name(job["name"])
     writer.add_license(job["license"])
     writer.add_context_length(job["n_ctx"])
-    writer.add_block_count(1)
+    writer.add_block_count(n_layers)
     writer.add_embedding_length(sizes["hidden_size"])
     writer.add_feed_forward_length(sizes["feed_forward"])
     writer.add_head_count(sizes["n_heads"])
@@ -76,8 +88,6 @@ def add_metadata(writer: Any, job: dict[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(sizes["eps"])
     writer.add_rope_dimension_count(sizes["head_dim"])
     writer.add_rope_freq_base(job["rope_base"])
-    writer.add_array("eagle3.target_layers", job["layers"])
-    writer.add_uint32("eagle3.target_hidden_size", sizes["hidden_size"])
 
 
 def copy_vocabulary(writer: Any, target: Any) -> None:
@@ -105,6 +115,14 @@ def paired(weight: npt.NDArray[np.float32], n_heads: int) -> npt.NDArray[np.floa
     rows, n_in = weight.shape
     halves = weight.reshape(n_heads, 2, rows // n_heads // 2, n_in)
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, n_in)
+
+
+def writable(name: str) -> str:
+    """Return a type of numbers, or the one that takes its place because the gguf package cannot
+    write it.
+    """
+    digit = next(letter for letter in name if letter.isdecimal())
+    return name if name in (*FLOATS, *_WRITTEN) else _LARGER[digit]
 
 
 def add_weight(writer: Any, name: str, weight: npt.NDArray[np.float32], wanted: str) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 PRECISIONS = ("F32", "Q8_0", "Q4_0")  # of matrices, as in GGUFs
+_NOT_IN_TARGET = ("midlayer.input_layernorm", "lm_head")  # the output matrix is read elsewhere
 _MOST_COMPARED = 100  # conversations
 _PIECE = 128  # rows of logits over the target's vocabulary that are in memory at a time
 _TOLD_EVERY_S = 5.0
@@ -40,7 +41,9 @@ class Task:
         self._objective = worker.sibling("objective")
         self._network = worker.sibling(job["network"])
         self._sizes = self._network.Sizes(**job["sizes"])
-        self._conversations = Conversations(Path(job["features"]), self._sizes.hidden_size)
+        self._conversations = Conversations(
+            Path(job["features"]), self._sizes.hidden_size, job["checked"]
+        )
         self.lengths = [self._conversations.n_tokens(i) for i in range(len(self._conversations))]
         held_out = set(job["held_out"])
         self._trained = [i for i in range(len(self._conversations)) if i not in held_out]
@@ -161,14 +164,20 @@ class Conversations:
 
     features.bin has the bfloat16 states of all tokens one after the other, [4, d] each: three
     layers and the final state. features.json has for each conversation the number of its first
-    token there, its ids and the length of its prompt.
+    token there, its ids and the length of its prompt. exact.bin, if it is there, has the float32
+    states of those that are `checked`.
     """
 
-    def __init__(self, folder: Path, hidden_size: int) -> None:
+    def __init__(self, folder: Path, hidden_size: int, checked: Sequence[int]) -> None:
         self.all = json.loads((folder / "features.json").read_text("utf-8"))["conversations"]
         states = np.memmap(folder / "features.bin", np.uint16, "r")
         self._states = states.reshape(-1, 4 * hidden_size)
         self._hidden_size = hidden_size
+        self._exact = dict[int, Any]()
+        if (exact := folder / "exact.bin").exists():
+            rows = np.memmap(exact, np.float32, "r").reshape(-1, 4 * hidden_size)
+            ends = np.cumsum([self.n_tokens(i) for i in checked])
+            self._exact = dict(zip(checked, np.split(rows, ends[:-1]), strict=True))
         self.scale = torch.ones(3 * hidden_size)  # `batch` divides the layers' states by this
         self.likeliest: dict[int, Any] = {}  # as in objective.Batch; zeros elsewhere
 
@@ -181,6 +190,8 @@ class Conversations:
 
     def states(self, number: int) -> Any:
         """Return the states of a conversation, float32 [n, 4d]."""
+        if number in self._exact:
+            return torch.from_numpy(np.array(self._exact[number]))
         begin, n = self.all[number]["begin"], self.n_tokens(number)
         rows = np.array(self._states[begin : begin + n]).view(np.int16)
         return torch.from_numpy(rows).view(torch.bfloat16).float()
@@ -250,10 +261,13 @@ def last_layer(path: Path, sizes: Mapping[str, Any], rope: str) -> dict[str, Any
     tensors = {each.name: each for each in gguf.GGUFReader(path).tensors}
     n_layer = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
     prefix = f"blk.{n_layer - 1}."
+    names = runpy.run_path(str(Path(__file__).with_name("gguf_file.py")))["NAMES"]
     weights = {}
-    for name, source in _IN_GGUF.items():
-        tensor = tensors.get(source.replace("blk.", prefix))
-        if tensor is not None:
+    for given, own in names.items():
+        name = f"{given}.weight"
+        source = own.replace("blk.0.", prefix).replace("attn_norm_2", "attn_norm")
+        tensor = tensors.get(f"{source}.weight")
+        if tensor is not None and given not in _NOT_IN_TARGET:
             weight = np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32)
             weights[name] = torch.from_numpy(weight.copy())
     for letter, n_heads in (("q", sizes["n_heads"]), ("k", sizes["n_kv_heads"]), ("v", 0)):
@@ -271,17 +285,3 @@ def halved(weight: Any, n_heads: int) -> Any:
     """
     rows, n_in = weight.shape
     return weight.view(n_heads, rows // n_heads // 2, 2, n_in).transpose(1, 2).reshape(rows, n_in)
-
-
-_IN_GGUF = {
-    "midlayer.self_attn.q_proj.weight": "blk.attn_q.weight",
-    "midlayer.self_attn.k_proj.weight": "blk.attn_k.weight",
-    "midlayer.self_attn.v_proj.weight": "blk.attn_v.weight",
-    "midlayer.self_attn.o_proj.weight": "blk.attn_output.weight",
-    "midlayer.mlp.gate_proj.weight": "blk.ffn_gate.weight",
-    "midlayer.mlp.up_proj.weight": "blk.ffn_up.weight",
-    "midlayer.mlp.down_proj.weight": "blk.ffn_down.weight",
-    "midlayer.hidden_norm.weight": "blk.attn_norm.weight",
-    "midlayer.post_attention_layernorm.weight": "blk.ffn_norm.weight",
-    "norm.weight": "output_norm.weight",
-}

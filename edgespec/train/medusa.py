@@ -16,13 +16,15 @@ from torch.nn import functional
 Weights = dict[str, Any]
 """I.linear.weight [d, d] and I.linear.bias [d] of each head, and lm_head.weight [V', d]."""
 
+OUTPUT = "lm_head.weight"
+
 
 class Sizes(NamedTuple):
-    """The sizes of Medusa heads. n_heads: the tokens that they draft."""
+    """The sizes of Medusa heads. n_ahead: the tokens that they draft."""
 
     hidden_size: int
     n_drafted: int
-    n_heads: int
+    n_ahead: int
 
 
 def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -> Weights:
@@ -33,7 +35,7 @@ def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -
     """
     d, output = sizes.hidden_size, start.get("0.1.weight", start["lm_head.weight"])
     weights = {"lm_head.weight": output.float().clone()}
-    for i in range(sizes.n_heads):
+    for i in range(sizes.n_ahead):
         for part, shape in (("weight", (d, d)), ("bias", (d,))):
             given = start.get(f"{i}.0.linear.{part}")
             weights[f"{i}.linear.{part}"] = torch.zeros(shape) if given is None else given.clone()
@@ -45,20 +47,15 @@ def unroll(
 ) -> Iterator[Any]:
     """Yield the states of each head, [B, n - first, d]. embedding: not used."""
     last = batch.last[:, batch.first :]
-    for i in range(min(n_steps, sizes.n_heads)):
+    for i in range(min(n_steps, sizes.n_ahead)):
         block = (weights[f"{i}.linear.{part}"] for part in ("weight", "bias"))
         yield last + functional.silu(functional.linear(last, *block))
-
-
-def output_of(weights: Weights) -> Any:
-    """Return the matrix that turns states into logits, [V', d]."""
-    return weights["lm_head.weight"]
 
 
 def exported(weights: Weights, sizes: Sizes, scale: Any, embedding: Any) -> Weights:
     """Return the tensors of a checkpoint, in Medusa's names."""
     tensors = {}
-    for i in range(sizes.n_heads):
+    for i in range(sizes.n_ahead):
         for part in ("weight", "bias"):
             tensors[f"{i}.0.linear.{part}"] = weights[f"{i}.linear.{part}"]
         tensors[f"{i}.1.weight"] = weights["lm_head.weight"].clone()  # a file shares no tensors

@@ -18,15 +18,16 @@ from torch.nn import functional
 Weights = dict[str, Any]
 """proj.0.weight and proj.1.weight [d, d], ln.0.weight and ln.0.bias [d], head.0.weight [V', d]."""
 
+OUTPUT = "head.0.weight"
 _EPS = 1e-6
 
 
 class Sizes(NamedTuple):
-    """The sizes of a speculator. n_predict: the tokens that it drafts."""
+    """The sizes of a speculator. n_ahead: the tokens that it drafts."""
 
     hidden_size: int
     n_drafted: int
-    n_predict: int
+    n_ahead: int
 
 
 def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -> Weights:
@@ -41,7 +42,7 @@ def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -
         "proj.0.weight": torch.eye(d), "ln.0.weight": torch.ones(d), "ln.0.bias": torch.zeros(d),
         "head.0.weight": start["lm_head.weight"].float().clone(),
     }  # fmt: skip
-    weights |= {"proj.1.weight": torch.eye(d)} if sizes.n_predict > 1 else {}
+    weights |= {"proj.1.weight": torch.eye(d)} if sizes.n_ahead > 1 else {}
     return {name: start.get(f"speculator.{name}", each).clone() for name, each in weights.items()}
 
 
@@ -50,22 +51,17 @@ def unroll(
 ) -> Iterator[Any]:
     """Yield the states after each drafted token, [B, n - first, d]."""
     first, n = batch.first, batch.ids.shape[1]
-    of_state = 0.5 ** (0.5 / sizes.n_predict)
+    of_state = 0.5 ** (0.5 / sizes.n_ahead)
     of_token = math.sqrt((1 - of_state**2) * sizes.hidden_size / 2) / of_state
     state = _normed(batch.last[:, first:]) / math.sqrt(2)
     of_token = of_token * _embedding_scale(embedding)
     rows = torch.arange(first, n, device=state.device)
-    for s in range(min(n_steps, sizes.n_predict)):
+    for s in range(min(n_steps, sizes.n_ahead)):
         tokens = batch.ids[:, (rows + 1 + s).clamp(max=n - 1)]
         read = functional.linear(state, weights[f"proj.{min(s, 1)}.weight"])
         mixed = read + of_token * embedding[tokens]
         state = functional.gelu(_normed(mixed) * weights["ln.0.weight"] + weights["ln.0.bias"])
         yield state
-
-
-def output_of(weights: Weights) -> Any:
-    """Return the matrix that turns states into logits, [V', d]."""
-    return weights["head.0.weight"]
 
 
 def exported(weights: Weights, sizes: Sizes, scale: Any, embedding: Any) -> Weights:

@@ -6,7 +6,7 @@ network is one of the modules next to this one (`eagle3.py`, `medusa.py`, `mlp.p
     Sizes      the sizes of a head, from the job
     initial(sizes, start, scale, seed)   the weights to begin with
     unroll(weights, sizes, embedding, batch, n_steps)   the head's states at each step
-    output_of(weights)   the matrix that turns these states into logits
+    OUTPUT     the name of the matrix that turns these states into logits, [V', d]
     exported(weights, sizes, scale, embedding)   the tensors of a checkpoint
 
 Shapes: B conversations of n tokens, padded on the right; d the target's hidden size; V' the tokens
@@ -88,7 +88,7 @@ def loss_of(
         if not is_guess.any():
             reported.append(0.0)
             continue
-        logits = functional.linear(state[is_guess], network.output_of(weights))
+        logits = functional.linear(state[is_guess], weights[network.OUTPUT])
         own = torch.log_softmax(logits.float(), -1)
         true = wanted[place.gather(1, positions)[is_guess]]
         apart = functional.kl_div(own, true, reduction="sum", log_target=True) / len(own)
@@ -111,7 +111,7 @@ def hits_of(
     with torch.no_grad():
         for s, state in enumerate(network.unroll(weights, sizes, embedding, batch, n_steps)):
             is_guess, positions = guessed(batch, s)
-            logits = functional.linear(state, network.output_of(weights))
+            logits = functional.linear(state, weights[network.OUTPUT])
             right = drafted[logits.argmax(-1)] == batch.ids.gather(1, positions)
             hits[s, :, first:] = (right & is_guess).cpu()
     return hits

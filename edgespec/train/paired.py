@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..config import EngineConfig
 from ..costs.curves import Curve
-from ..loading.models import model_path, open_model
 from ..measure.gains import SHORT_CACHE
+from .opening import opened
 from .planning import curve_of
-from .serving import DEPTH, ServedHead
+from .serving import DEPTH, ServedHead, resampled
 
-_RESAMPLES = 2000
 _ROUNDS = 15  # in which a token is timed
 
 
@@ -66,17 +64,12 @@ def paired(
 ) -> PairedDraft:
     """Compare two draft models that were measured with the same questions."""
     check = _curve(target)(DEPTH + 1, SHORT_CACHE)
-    times, random = _token_times((before, after)), np.random.default_rng(0)
-    rounds = random.integers(times.shape[1], size=(_RESAMPLES, times.shape[1]))
-    rounds[0] = np.arange(times.shape[1])  # all rounds
-    token_s = np.median(times[:, rounds], axis=2)
+    times = _token_times((before, after))
+    token_s = np.median(times[:, resampled(times.shape[1], seed=1)], axis=2)
     faster = (check + DEPTH * token_s[0]) / (check + DEPTH * token_s[1])
     counts = np.array([served_before.answers, served.answers], float)
-    n = counts.shape[1]
-    chosen = random.integers(n, size=(_RESAMPLES, n))
-    chosen[0] = np.arange(n)  # all questions
-    steps, accepted = np.moveaxis(counts[:, chosen].sum(2), 2, 0)
-    old, new = 1 + accepted / np.maximum(steps, 1)
+    sums = counts[:, resampled(counts.shape[1])].sum(2)
+    old, new = 1 + sums[..., 1:].sum(-1) / np.maximum(sums[..., 0], 1)
     differences, speeds = new - old, new / old * faster
     low, high = np.percentile(differences, (2.5, 97.5))
     slow, fast = np.percentile(speeds, (2.5, 97.5))
@@ -87,7 +80,7 @@ def paired(
 
 
 def _curve(path: Path) -> Curve:
-    with contextlib.closing(open_model(model_path(path), EngineConfig(n_ctx=512))) as model:
+    with opened(path) as model:
         return curve_of(model)
 
 
@@ -96,12 +89,7 @@ def _token_times(paths: Sequence[Path]) -> npt.NDArray[np.float64]:
     times = np.empty((len(paths), _ROUNDS + 1))
     context = [5] * SHORT_CACHE
     with contextlib.ExitStack() as stack:
-        models = [
-            stack.enter_context(
-                contextlib.closing(open_model(model_path(path), EngineConfig(n_ctx=512)))
-            )
-            for path in paths
-        ]
+        models = [stack.enter_context(opened(path)) for path in paths]
         for number in range(_ROUNDS + 1):
             for own, model in zip(times, models, strict=True):
                 model.truncate(0)

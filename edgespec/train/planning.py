@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,17 @@ import numpy as np
 from ..backends import files
 from ..backends.base import FileModel
 from ..backends.heads import FINAL
-from ..config import EngineConfig
 from ..costs.curves import Curve
 from ..costs.kept_curves import keep_curve, kept_curve
 from ..costs.measuring import QUICK, measure
-from ..device import BUSY, LoadMeter
+from ..device import BUSY, Load, LoadMeter
 from ..engine import Engine
-from ..loading.models import open_model
 from ..measure.gains import SHORT_CACHE, speedup
 from .features import bytes_a_token
+from .opening import opened
+from .serving import DEPTH
 from .shape import Shape
+from .work import Work
 
 LENGTHS = ((3e3, 1.1), (3.26e4, 1.33), (1.5e6, 1.45), (1.5e7, 1.9), (1.5e8, 2.5))
 """The mean acceptance length to expect after training on so many answer tokens, with drafts of
@@ -167,38 +167,44 @@ def head_curve(target: Curve, path: Path, shape: Shape) -> Curve:
     return Curve((0,), (1,), ((share * target(1, SHORT_CACHE),),))
 
 
-def make_plan(
-    engine: Engine, path: Path, shape: Shape, folder: Path, n_tokens: int, n_done: int,
-    passes: float, seconds: float, depth: int, flops: float,
-) -> TrainingPlan:  # fmt: skip
-    """Measure this device and return the plan of a training.
+def make_plan(engine: Engine, work: Work, shape: Shape, flops: float) -> TrainingPlan:
+    """Measure this device and return the plan of the training of a head.
 
-    engine: the target with slots, which answers. n_done: answer tokens that are recorded already.
-    passes, seconds: how long to train, as in the worker's job; depth: the steps of its
-    training-time test. flops: the operations a second of this device.
+    engine: the target with slots, which answers. flops: the operations a second of this device.
     """
-    meter = LoadMeter()
+    meter, o, target = LoadMeter(), work.options, shape.target
+    curve, features = target_speed(work.path, shape.layers)
     answers = answers_per_s(engine)
-    curve, features = target_speed(path, shape.layers)
-    load = meter.look()
-    draft, n = head_curve(curve, path, shape), n_tokens * LONGER
-    training = flops / (PASS_FLOPS * depth * shape.n_weights)
-    best, _ = speedup(curve, draft, GOOD)
-    expected = expected_length(n_tokens)
-    expected_gain, _ = speedup(curve, draft, rate_of(expected, 3))
+    load, n = meter.look(), o.n_tokens * LONGER
+    training = flops / (PASS_FLOPS * o.depth * shape.n_weights)
+    stages = {
+        "hidden states": n / features,
+        "training": 60 * o.minutes or o.passes * o.n_tokens / training,
+    }
+    disk = int(n * bytes_a_token(target.hidden_size))
+    memory = TRAINED_BYTES * shape.n_weights + 12 * target.vocab_size * target.hidden_size
+    return plan_of(
+        work, (answers, features, training), stages, disk, memory, curve,
+        head_curve(curve, work.path, shape), expected_length(o.n_tokens), load,
+    )  # fmt: skip
+
+
+def plan_of(
+    work: Work, rates: tuple[float, float, float], stages: Mapping[str, float], disk: int,
+    memory: int, target: Curve, draft: Curve, expected: float, load: Load | None,
+) -> TrainingPlan:  # fmt: skip
+    """Return the plan for what was measured.
+
+    rates: answers_per_s, features_per_s and training_per_s. stages: the seconds of each stage after
+    the answers. target, draft: the times of both. load: that of the device meanwhile.
+    """
+    n = work.options.n_tokens
     return TrainingPlan(
-        n_tokens, answers, features, training,
-        {
-            "answers": max(0, n_tokens - n_done) / answers,
-            "hidden states": n / features,
-            "training": seconds or passes * n_tokens / training,
-        },
-        int(n * bytes_a_token(shape.target.hidden_size)),
-        free_disk(folder),
-        TRAINED_BYTES * shape.n_weights
-        + 12 * shape.target.vocab_size * shape.target.hidden_size,
-        length_for(curve, draft, 1.0 + 1e-9), length_for(curve, draft, WANTED_GAIN), expected,
-        expected_gain, best, load.others if load else 0.0,
+        n, *rates, {"answers": max(0, n - work.recordings.n_tokens) / rates[0]} | dict(stages),
+        disk, free_disk(work.folder), memory, length_for(target, draft, 1.0 + 1e-9),
+        length_for(target, draft, WANTED_GAIN), expected,
+        speedup(target, draft, rate_of(expected, DEPTH))[0], speedup(target, draft, GOOD)[0],
+        load.others if load else 0.0,
     )  # fmt: skip
 
 
@@ -230,7 +236,9 @@ def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
 
     Raises ConfigError for a target that does not give these states.
     """
-    with contextlib.closing(open_model(path, EngineConfig(n_ctx=512))) as target:
+    with opened(path) as target:
+        target.tap((*layers, FINAL))  # raises before anything takes time
+        target.tap(())
         curve = curve_of(target)
         target.tap((*layers, FINAL))
         return curve, reading_per_s(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ the role PASSAGE: a text that the model writes on."""
 
 PASSAGE = "passage"
 
+Files = Sequence[str | os.PathLike[str]]
+
 _PATTERNS = ("*.txt", "*.json", "*.jsonl")  # files of prompts in a folder
 _TEXTS = ("prompt", "instruction", "question", "text")
 MOST = 1 << 30  # bytes of a file
 
 
-def read_prompts(
-    paths: Iterable[Path], without: Iterable[Path] = (), own: Iterable[Messages] = ()
-) -> list[Messages]:
+def read_prompts(paths: Files, without: Files = (), own: Iterable[Messages] = ()) -> list[Messages]:
     """Return the prompts in some files, and further ones, each once.
 
     without: files of prompts to leave out: prompts in which the user says the same, apart from case
@@ -80,9 +81,9 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _files(paths: Files) -> Iterator[Path]:
     """Yield files, and for a folder the files of prompts in it."""
-    for path in paths:
+    for path in map(Path, paths):
         if not path.is_dir():
             yield path
             continue

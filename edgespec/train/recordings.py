@@ -17,9 +17,9 @@ MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
 OWN_PROMPTS = "own-prompts.json"
 ALONE = -1  # the round of answers that were made one after the other
 _OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
-    ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "job.json",
-    "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json", "states.bin",
-    "model.safetensors", "result.json", "convert.log",
+    ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "exact.bin",
+    "job.json", "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json",
+    "states.bin", "model.safetensors", "result.json", "convert.log",
     MANIFEST,  # last: by it, the folder of a kind is known
 )  # fmt: skip
 
@@ -121,16 +121,18 @@ def alone(folder: Path) -> Iterator[None]:
 def begin(folder: Path, wanted: dict[str, Any]) -> None:
     """Make the folder of a training, or check that it was begun with the same values.
 
-    wanted: whatever must not change between two runs, for JSON. Only this user can read what is
+    wanted: whatever must not change between two runs, for JSON, unless the earlier one made nothing
+    but this folder. Only this user can read what is
     recorded in the folder. Raises ConfigError if something has changed, and if the folder holds
     anything else.
     """
     path = folder / MANIFEST
-    if not path.exists():
-        if [each for each in kept_files.matching(folder, "*") if each.name != LOCK]:
-            raise ConfigError(
-                f"{folder} is not empty, and no training was begun in it; give a new folder"
-            )
+    made = {each.name for each in folder.rglob("*") if each.is_file()} - {MANIFEST, LOCK}
+    if made and not path.exists():
+        raise ConfigError(
+            f"{folder} is not empty, and no training was begun in it; give a new folder"
+        )
+    if not made:
         kept_files.replace(path, [msgspec.json.format(msgspec.json.encode(wanted))])
         folder.chmod(0o700)
         return

@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..config import RepetitionDetection
 from ..engine import Engine
-from ..loading.load import load
 from ..types import Completion
+from .answers import LOOP
 from .gently import Pauses
+from .opening import loaded
 
 DEPTH = 3  # tokens of a draft whose acceptance is measured
+FIXED: dict[str, Any] = {
+    "method": "draft_model", "num_speculative_tokens": DEPTH, "draft_p_min": 0.0,
+    "draft_memory": "off",
+}  # fmt: skip
+"""The settings with which each step drafts as many tokens, as in the simulation."""
+
 _RESAMPLES = 2000
-_N_CTX = 1024
+_SETTINGS: dict[str, Any] = {"temperature": 0.0, "repetition_detection": LOOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,8 @@ class ServedHead:
     each place was accepted. texts_equal: the share of answers that are the same as without drafts.
     gain: the speedup with the adaptive policy over plain decoding, for the same prompts in turns,
     and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles). answers:
-    for each answer with these drafts, the number of steps and of accepted tokens.
+    for each answer with these drafts, the number of drafts and how often the token at each place
+    was accepted; equal: whether its text is the same as without drafts.
     """
 
     n_answers: int
@@ -41,7 +49,8 @@ class ServedHead:
     gain: float
     gain_low: float
     gain_high: float
-    answers: tuple[tuple[int, int], ...] = ()
+    answers: tuple[tuple[int, ...], ...] = ()
+    equal: tuple[bool, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -49,64 +58,56 @@ class ServedHead:
 
 
 def serve(
-    target: Path,
-    head: Path,
-    prompts: Sequence[tuple[Sequence[int], int]],
-    pauses: Pauses,
-    *,
-    loop: RepetitionDetection,
+    target: Path, head: Path, prompts: Sequence[tuple[Sequence[int], int]], pauses: Pauses
 ) -> ServedHead:
     """Answer prompts with a head and without it, and return how it did.
 
-    prompts: the token ids of each, and the most tokens of its answer. loop: the rule that ends
-    answers that repeat themselves.
+    prompts: the token ids of each, and the most tokens of its answer.
     """
-    settings = {"temperature": 0.0, "repetition_detection": loop}
-    common: dict[str, Any] = {"n_ctx": _N_CTX, "n_slots": 1, "prompt_cache": "off"}
-    fixed = {
-        "method": "draft_model", "num_speculative_tokens": DEPTH, "draft_p_min": 0.0,
-        "draft_memory": "off",
-    }  # fmt: skip
-    with load(target, head, speculative_config=fixed, **common) as engine:
+    with loaded(target, head, **FIXED) as engine:
         plain, drafted = [], []
         for i, (prompt, n) in enumerate(prompts, 1):
             pauses.wait()
             pauses.progress(f"acceptance of the draft: answer {i} of {len(prompts)}")
             # the head's answer comes first: a prompt that the cache has may lack hidden states
-            drafted.append(engine.generate(prompt, max_tokens=n, **settings))
+            drafted.append(engine.generate(prompt, max_tokens=n, **_SETTINGS))
             plain.append(
-                engine.generate(prompt, max_tokens=n, disable_spec_decode=True, **settings)
+                engine.generate(prompt, max_tokens=n, disable_spec_decode=True, **_SETTINGS)
             )
-    adaptive = {"method": "draft_model", "remember": "nothing", "draft_memory": "off"}
-    with load(target, head, speculative_config=adaptive, **common) as engine:
+    with loaded(
+        target, head, method="draft_model", remember="nothing", draft_memory="off"
+    ) as engine:  # fmt: skip
         pauses.progress("measuring the costs of the draft")
         engine.measure()
-        ratios = _ratios(engine, prompts, settings, pauses)
-    steps, accepted = _counted(drafted)
-    gain, low, high = _interval(ratios)
-    equal = [a.token_ids == b.token_ids for a, b in zip(plain, drafted, strict=True)]
+        ratios = _ratios(engine, prompts, pauses)
+    answers = [counted(each) for each in drafted]
+    length, shares = acceptance(answers)
+    equal = tuple(a.token_ids == b.token_ids for a, b in zip(plain, drafted, strict=True))
     return ServedHead(
-        len(drafted), sum(len(each.token_ids) for each in drafted), 1 + sum(accepted) / steps,
-        tuple(n / steps for n in accepted), float(np.mean(equal)), gain, low, high,
-        tuple((steps, sum(accepted)) for steps, accepted in map(_counted, ([a] for a in drafted))),
+        len(drafted), sum(len(each.token_ids) for each in drafted), length, shares,
+        float(np.mean(equal)), *_interval(ratios), tuple(answers), equal,
     )  # fmt: skip
 
 
-def _counted(answers: Sequence[Completion]) -> tuple[int, list[int]]:
-    """Return the number of steps with a draft, and how many of them accepted the token at each
-    place of it.
+def counted(answer: Completion) -> tuple[int, ...]:
+    """Return the number of steps with a draft, and how many of them accepted the token at each of
+    its DEPTH places.
     """
-    steps, accepted = 0, [0] * DEPTH
-    for each in answers:
-        steps += each.stats.num_draft_steps
-        for place, n in enumerate(each.stats.accepted_per_position[:DEPTH]):
-            accepted[place] += n
-    return max(1, steps), accepted
+    accepted = (*answer.stats.accepted_per_position, *[0] * DEPTH)[:DEPTH]
+    return answer.stats.num_draft_steps, *accepted
+
+
+def acceptance(counts: Sequence[Sequence[int]]) -> tuple[float, tuple[float, ...]]:
+    """Return the mean acceptance length and the acceptance at each place in some answers, of each
+    of which is `counted` what was accepted.
+    """
+    steps, *accepted = np.array(counts).sum(0).tolist()
+    shares = tuple(n / max(1, steps) for n in accepted)
+    return 1 + sum(shares), shares
 
 
 def _ratios(
-    engine: Engine, prompts: Sequence[tuple[Sequence[int], int]], settings: dict[str, Any],
-    pauses: Pauses,
+    engine: Engine, prompts: Sequence[tuple[Sequence[int], int]], pauses: Pauses
 ) -> list[float]:  # fmt: skip
     """Return for each prompt how many times as fast it was answered with the head."""
     ratios = []
@@ -117,7 +118,7 @@ def _ratios(
         rates = {}
         for plain in (True, False) if i % 2 else (False, True):
             began = time.perf_counter()
-            done = engine.generate(prompt, max_tokens=n, disable_spec_decode=plain, **settings)
+            done = engine.generate(prompt, max_tokens=n, disable_spec_decode=plain, **_SETTINGS)
             rates[plain] = len(done.token_ids) / (time.perf_counter() - began)
         ratios.append(rates[False] / rates[True])
     return ratios
@@ -125,7 +126,13 @@ def _ratios(
 
 def _interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """Return the geometric mean of ratios, and its 95% interval."""
-    logs, random = np.log(ratios), np.random.default_rng(0)
-    means = random.choice(logs, (_RESAMPLES, len(logs))).mean(1)
-    low, high = np.exp(np.percentile(means, (2.5, 97.5)))
-    return float(np.exp(logs.mean())), float(low), float(high)
+    means = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(means[0]), float(low), float(high)
+
+
+def resampled(n: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Return which of `n` answers a bootstrap takes, [resamples, n]; the first time all of them."""
+    chosen = np.random.default_rng(seed).integers(n, size=(_RESAMPLES, n))
+    chosen[0] = np.arange(n)
+    return chosen

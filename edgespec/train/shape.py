@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import backends
-from ..backends.files import has_folder
+from ..backends.files import find, has_folder
 from ..backends.heads import TargetSizes
 from ..convert.heads.checkpoint import usual_layers
 from ..convert.heads.config import read_config
@@ -24,6 +24,7 @@ class Shape:
 
     target: the target's sizes. layers: the layers whose inputs it reads. n_ctx_train: the longest
     text of the target. paired: True if the target's GGUF keeps rotated numbers as neighbours.
+    n_ahead: the tokens of a draft that it is trained for.
     """
 
     target: TargetSizes
@@ -38,6 +39,7 @@ class Shape:
     n_ctx_train: int
     license: str
     paired: bool
+    n_ahead: int
 
     @property
     def reads(self) -> str:
@@ -94,14 +96,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class _FinalShape(Shape):
-    """The sizes of a head that reads the target's final state. n_ahead: most tokens of a draft."""
-
-    n_ahead: int
+    """The sizes of a head that reads the target's final state and drafts at most n_ahead tokens."""
 
     @property
     def reads(self) -> str:
         """The states of the target that the head reads, in words."""
         return "the final hidden state"
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the fields of Sizes in the network's file, for JSON."""
+        d = self.target.hidden_size
+        return {"hidden_size": d, "n_drafted": self.n_drafted, "n_ahead": self.n_ahead}
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -130,13 +135,6 @@ class MedusaShape(_FinalShape):
         """The number of weights that are read for one guess: one call gives all of them."""
         return self.n_weights / self.n_ahead
 
-    def sizes(self) -> dict[str, Any]:
-        """Return the fields of Sizes in the network's file, for JSON."""
-        return {
-            "hidden_size": self.target.hidden_size, "n_drafted": self.n_drafted,
-            "n_heads": self.n_ahead,
-        }  # fmt: skip
-
     def config(self) -> dict[str, Any]:
         """Return the config.json of a checkpoint, with Medusa's fields."""
         heads = {"medusa_num_heads": self.n_ahead, "medusa_num_layers": 1}
@@ -159,13 +157,6 @@ class MlpShape(_FinalShape):
         d = self.target.hidden_size
         return d * d + self.n_drafted * d
 
-    def sizes(self) -> dict[str, Any]:
-        """Return the fields of Sizes in the network's file, for JSON."""
-        return {
-            "hidden_size": self.target.hidden_size, "n_drafted": self.n_drafted,
-            "n_predict": self.n_ahead,
-        }  # fmt: skip
-
     def config(self) -> dict[str, Any]:
         """Return the config.json of a checkpoint, with the fields of IBM's accelerators."""
         d = self.target.hidden_size
@@ -176,25 +167,36 @@ class MlpShape(_FinalShape):
         }  # fmt: skip
 
 
-def shape_for(path: Path, vocabulary: int, make: Callable[..., Shape] = Shape) -> Shape:
+def shape_for(path: Path, vocabulary: int, n_ahead: int, kind: type[Shape] = Shape) -> Shape:
     """Return the shape of a head for the target in a file.
 
-    vocabulary: most tokens that the head may draft. make: makes the shape of its kind. Raises
-    ModelError and its subclasses, and ConfigError for a target whose file does not state the sizes
-    of its attention.
+    vocabulary: most different tokens that the head may draft. Raises ModelError and its subclasses,
+    and ConfigError for a target whose file does not state the sizes of its attention.
     """
     target = target_sizes(path)
-    known = of_folder(path) if has_folder(path) else of_gguf(path)
+    known = known_of(path)
     if lacking := [name for name in ("n_heads", "head_dim", "feed_forward") if not known[name]]:
         raise ConfigError(
             f"{path} does not state the {lacking[0]} of its layers, which a head's layer would "
             "have; take another file of the model"
         )
     layers = usual_layers(target.n_layer)
-    return make(target, layers, n_drafted=min(vocabulary, target.vocab_size), **known)
+    n_drafted = min(vocabulary, target.vocab_size)
+    return kind(target, layers, n_drafted=n_drafted, n_ahead=n_ahead, **known)
 
 
-def of_gguf(path: Path) -> dict[str, Any]:
+def known_of(path: Path) -> dict[str, Any]:
+    """Return the fields of a Shape that a model states."""
+    return _of_folder(path) if has_folder(path) else _of_gguf(path)
+
+
+def weights_of_layer(known: Mapping[str, Any], d: int) -> int:
+    """Return the number of weights of a layer of width `d` with these fields of a Shape."""
+    attention = 2 * (known["n_heads"] + known["n_kv_heads"]) * known["head_dim"]
+    return int(d * (attention + 3 * known["feed_forward"]))
+
+
+def _of_gguf(path: Path) -> dict[str, Any]:
     """Return the fields of a Shape that a GGUF states."""
     known = backends.of(path).inspect_metadata(path)
 
@@ -217,9 +219,9 @@ def of_gguf(path: Path) -> dict[str, Any]:
     }
 
 
-def of_folder(path: Path) -> dict[str, Any]:
+def _of_folder(path: Path) -> dict[str, Any]:
     """Return the fields of a Shape that the config.json next to a file states."""
-    config = read_config(path.parent)
+    config = read_config((find(path.parent, "config.json") or path).parent)
     n_heads = config.num_attention_heads
     base = (config.rope_parameters or {}).get("rope_theta") or config.rope_theta or 10000.0
     return {

@@ -11,33 +11,32 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import kept_files
-from ..config import EngineConfig
 from ..convert import tools
 from ..errors import ConfigError, ConversionError, EdgeSpecError
-from ..loading.models import Reference, model_path, open_model
-from ..loading.trained import register
+from ..loading.models import Reference, model_path, target_path
+from ..loading.trained import faster, register
 from . import kinds, recordings
-from .answers import LOOP, N_CTX, prompt_ids
+from .agreement import Agreement, agreement
+from .answers import prompt_ids
 from .card import card
 from .gently import Pauses
 from .kinds.base import RESULT, Kind, MadeDraft
+from .opening import N_CTX, opened
 from .options import TrainOptions
 from .paired import PairedDraft, paired
 from .picture import PICTURE, draw
 from .planning import TrainingPlan
-from .prompts import read_prompts
-from .serving import ServedHead, serve
+from .prompts import Files, read_prompts
+from .serving import DEPTH, ServedHead, acceptance, serve
 from .work import ADVICE, MOST_CHECKED, Work
 
 logger = logging.getLogger("edgespec.train")
-
-_Files = Sequence[str | os.PathLike[str]]
 
 _LEAST_FREE = 1 << 20  # bytes: a tool that failed with less than this had no room
 
@@ -48,13 +47,13 @@ class TrainedHead:
 
     path: what drafts: a GGUF or a folder of ONNX graphs. checkpoint: the folder with the card; a
     head's has model.safetensors in SafeAILab's names and config.json, too. registered: the copy
-    that loads of the target find, None if a changed draft model is no faster than it was before.
+    that loads of the target find, None if another draft is faster: then not_registered says which.
     simulated: the mean acceptance length computed in training and the acceptance at each place of a
     draft, for the conversations with which `served` was measured; 0 and () if none was computed.
-    paired: what a changed draft model gains over the one before. n_answers, n_tokens: the answers
-    that were recorded, and their tokens. n_done, n_skipped, n_failed: what came of the prompts,
-    which are as many; a prompt is skipped if it is too long, and if there were enough answers
-    without it.
+    agreement: how both compare. paired: what a changed draft model gains over the one before.
+    n_answers, n_tokens: the answers that were recorded, and their tokens. n_done, n_skipped,
+    n_failed: what came of the prompts, which are as many; a prompt is skipped if it is too long,
+    and if there were enough answers without it.
     """
 
     path: Path
@@ -71,6 +70,8 @@ class TrainedHead:
     served: ServedHead
     paired: PairedDraft | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    not_registered: str = ""
+    agreement: Agreement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -82,12 +83,12 @@ class TrainedHead:
 
 def train_head(
     target: Reference,
-    prompts: _Files,
+    prompts: Files,
     out: str | os.PathLike[str],
     *,
     python: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = logger.info,
-    without: _Files = (),
+    without: Files = (),
     offline: bool = False,
     force: bool = False,
     gently: bool = False,
@@ -112,29 +113,16 @@ def train_head(
     """
     folder = Path(out)
     with recordings.alone(folder), _writing(folder):
-        work, kind = _begun(
-            target, prompts, without, folder, progress, options,
+        work = Work(
+            target, prompts, without, folder, TrainOptions(**options), progress,
             from_corpus=from_corpus, gently=gently,
         )  # fmt: skip
+        kind = kinds.make(work)
         recordings.begin(folder, work.begun_with())
         recordings.begin(kind.folder, kind.begun_with())
         work.keep_own_prompts()
         interpreter = Path(python) if python else tools.interpreter(progress, offline=offline)
         return _trained(work, kind, interpreter, force)
-
-
-def _begun(
-    target: Reference, prompts: _Files, without: _Files, folder: Path,
-    progress: Callable[[str], None], options: dict[str, Any], *, from_corpus: bool,
-    gently: bool = False,
-) -> tuple[Work, Kind]:  # fmt: skip
-    """Return a training, and its kind of draft."""
-    texts, left_out = ([Path(each) for each in given] for given in (prompts, without))
-    chosen = TrainOptions(**options)
-    work = Work(
-        target, texts, left_out, folder, chosen, progress, from_corpus=from_corpus, gently=gently
-    )
-    return work, kinds.make(work)
 
 
 @contextlib.contextmanager
@@ -153,21 +141,24 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     """Take all stages of a training."""
+    kind.prepare(python)
     plan = _plan_and_answer(work, kind, force)
     made = kind.make(python)
     if work.is_private:
         kept_files.protect(kind.folder)
-    served = serve(work.path, made.path, work.asked, work.pauses, loop=LOOP)
+    served = serve(work.path, made.path, work.asked, work.pauses)
     compared = _compared(work, made, served)
-    is_slower = compared is not None and compared.speed <= 1
+    why_not = _why_not_registered(work, served, compared)
     n_done, n_failed = work.recordings.n_prompts("done"), work.recordings.n_prompts("failed")
-    simulated = tuple(made.simulated[len(served.acceptance) - 1]) if made.simulated else ()
+    counts = made.simulated[DEPTH - 1] if made.simulated else ()
+    simulated = acceptance(counts) if counts else (0.0, ())
     trained = TrainedHead(
         made.path, made.checkpoint,
-        None if is_slower else register(made.path, work.path, private=work.is_private), plan,
-        work.recordings.n_tokens, work.recordings.n_answers, n_done,
-        len(work.prompts) - n_done - n_failed, n_failed, 1 + sum(simulated) if simulated else 0.0,
-        simulated, served, compared, {step: round(s, 1) for step, s in work.times.items()},
+        None if why_not else register(made.path, work.path, served.gain, private=work.is_private),
+        plan, work.recordings.n_tokens, work.recordings.n_answers, n_done,
+        len(work.prompts) - n_done - n_failed, n_failed, *simulated, served, compared,
+        {step: round(s, 1) for step, s in work.times.items()}, why_not,
+        agreement(counts, served) if counts else None,
     )  # fmt: skip
     is_drawn = draw(kind.folder / RESULT, made.checkpoint / PICTURE)
     picture = PICTURE if is_drawn else ""
@@ -183,8 +174,15 @@ def _compared(work: Work, made: MadeDraft, served: ServedHead) -> PairedDraft | 
     if made.before is None:
         return None
     work.progress("the draft model before")
-    before = serve(work.path, made.before, work.asked, work.pauses, loop=LOOP)
+    before = serve(work.path, made.before, work.asked, work.pauses)
     return paired(work.path, made.before, made.path, before, served)
+
+
+def _why_not_registered(work: Work, served: ServedHead, compared: PairedDraft | None) -> str:
+    """Return why loads of the target go on with another draft, "" if they are to use this one."""
+    if compared and compared.speed <= 1:
+        return "the draft model that it was made from is as fast"
+    return faster(served.gain, work.path, private=work.is_private)
 
 
 def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
@@ -211,27 +209,27 @@ def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
 
 def plan_training(
     target: Reference,
-    prompts: _Files,
+    prompts: Files,
     out: str | os.PathLike[str],
     *,
     progress: Callable[[str], None] = logger.info,
-    without: _Files = (),
+    without: Files = (),
     from_corpus: bool = False,
     **options: Any,
 ) -> TrainingPlan:
     """Measure this device and return what a training takes and what to expect of it; nothing is
     recorded. Arguments and errors are those of `train_head`.
     """
-    work, kind = _begun(
-        target, prompts, without, Path(out), progress, options, from_corpus=from_corpus
-    )
+    chosen = TrainOptions(**options)
+    work = Work(target, prompts, without, Path(out), chosen, progress, from_corpus=from_corpus)
+    kind = kinds.make(work)
     with work.engine() as engine:
         return kind.plan(engine)
 
 
 def check_head(
     target: Reference,
-    prompts: _Files,
+    prompts: Files,
     head: Reference,
     *,
     n_prompts: int = MOST_CHECKED,
@@ -239,14 +237,14 @@ def check_head(
     progress: Callable[[str], None] = logger.info,
 ) -> ServedHead:
     """Answer some prompts with a head that exists and without it, and return how it does."""
-    path, known = model_path(target), read_prompts([Path(each) for each in prompts])
-    with contextlib.closing(open_model(path, EngineConfig(n_ctx=N_CTX))) as model:
+    path, known = target_path(target), read_prompts(prompts)
+    with opened(path, N_CTX) as model:
         encoded = [prompt_ids(model.tokenizer, messages) for messages in known]
     fitting = [ids for ids in encoded if len(ids) + max_tokens <= N_CTX]
     if not fitting:
         raise ConfigError(f"no prompt fits the context of {N_CTX} tokens; give shorter ones")
     asked = [(ids, max_tokens) for ids in fitting[:n_prompts]]
-    return serve(path, model_path(head), asked, Pauses(progress, gently=False), loop=LOOP)
+    return serve(path, model_path(head), asked, Pauses(progress, gently=False))
 
 
 def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def cut(graph: Any, head: Any, ids: npt.NDArray[np.int64]) -> None:
     Its weights are cut copies; the originals stay if other nodes read them, as an embedding that
     shares the matrix does.
     """
-    from onnx import helper, numpy_helper
+    from onnx import numpy_helper
 
     weights = {each.name: each for each in graph.initializer}
     makers = {name: node for node in graph.node for name in node.output}
@@ -58,17 +58,23 @@ def cut(graph: Any, head: Any, ids: npt.NDArray[np.int64]) -> None:
     for attribute in head.attribute:
         if attribute.name == "N":
             attribute.i = len(ids)
-    used = {name for node in graph.node for name in node.input}
+    used = set(_read(graph))
     for name in [each.name for each in graph.initializer if each.name not in used]:
         graph.initializer.remove(weights[name])
     for output in graph.output:
         if output.name == "logits":
-            output.type.tensor_type.shape.dim[-1].CopyFrom(_fixed(helper, len(ids)))
+            output.type.tensor_type.shape.dim[-1].dim_value = len(ids)
     del graph.value_info[:]
 
 
-def _fixed(helper: Any, size: int) -> Any:
-    return helper.make_tensor_value_info("", 1, [size]).type.tensor_type.shape.dim[0]
+def _read(graph: Any) -> Iterator[str]:
+    """Yield the names of the values that a graph and the graphs inside its nodes read."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _read(inner)
+                yield from (each.name for each in inner.output)
 
 
 def _quantised(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,16 @@ import numpy as np
 
 from .. import kept_files
 from ..backends import files
+from ..backends.features import MOST as MOST_STATES
 from ..engine import Engine
 from ..errors import EdgeSpecError
-from ..loading.load import load
-from ..loading.models import Reference, model_path
-from .answers import N_CTX, N_SLOTS, record, record_alone
+from ..loading.models import Reference, target_path
+from .answers import N_SLOTS, record, record_alone
 from .gently import Pauses
+from .opening import loaded
 from .options import TrainOptions
 from .own_prompts import own_prompts
-from .prompts import MOST, Messages, fingerprint, read_prompts
+from .prompts import MOST, Files, Messages, fingerprint, read_prompts
 from .recordings import ALONE, OWN_PROMPTS, Recordings
 
 ADVICE = "run the same command again, which goes on from here"
@@ -39,13 +39,13 @@ class Work:
     """
 
     def __init__(
-        self, target: Reference, prompts: Sequence[Path], without: Sequence[Path], folder: Path,
+        self, target: Reference, prompts: Files, without: Files, folder: Path,
         options: TrainOptions, progress: Callable[[str], None], *,
         from_corpus: bool = False, gently: bool = False,
     ) -> None:  # fmt: skip
         self.options, self.folder, self.progress = options, folder, progress
         self.pauses = Pauses(progress, gently=gently)
-        self.target, self.path = target, model_path(target)
+        self.target, self.path = target, target_path(target)
         self.is_private = from_corpus or _only_mine(options.start)
         self._own = self._own_prompts() if from_corpus else []
         self.prompts: list[Messages] = read_prompts(prompts, without, self._own)
@@ -84,9 +84,16 @@ class Work:
         """The numbers of the conversations with which the draft is served: those made alone, unless
         none of them is long enough.
         """
-        done, held_out = self.recordings.done, self.held_out
-        alone = [i for i in held_out if done[i].round == ALONE]
-        return alone or held_out[:MOST_CHECKED]
+        done, able = self.recordings.done, self._checkable
+        return [i for i in able if done[i].round == ALONE] or able[:MOST_CHECKED]
+
+    @property
+    def _checkable(self) -> list[int]:
+        """The conversations that are held out, if possible without those whose prompts are so long
+        that a head does not read their beginnings.
+        """
+        held_out, done = self.held_out, self.recordings.done
+        return [i for i in held_out if done[i].n_prompt <= MOST_STATES] or held_out
 
     @property
     def asked(self) -> list[tuple[list[int], int]]:
@@ -109,20 +116,12 @@ class Work:
         counts[list(always)] = counts.max() + 1
         return sorted(np.argsort(-counts, kind="stable")[:n].tolist())
 
-    def engine(self) -> contextlib.AbstractContextManager[Engine]:
+    def engine(self, n_slots: int = N_SLOTS) -> Engine:
         """Load the target with slots, and without drafts: with several answers at once, they are
         evaluated together.
         """
-        return self._engine(N_SLOTS)
-
-    @contextlib.contextmanager
-    def _engine(self, n_slots: int) -> Iterator[Engine]:
         self.progress("loading the target")
-        config = {"method": "none"}
-        with load(
-            self.path, None, speculative_config=config, n_slots=n_slots, n_ctx=N_CTX
-        ) as engine:  # fmt: skip
-            yield engine
+        return loaded(self.path, None, n_slots=n_slots, method="none")
 
     @property
     def is_answered(self) -> bool:
@@ -137,10 +136,10 @@ class Work:
     def answer_alone(self) -> None:
         """Record the answers with which the draft is checked, if any are missing."""
         done = self.recordings.done
-        prompts = list(dict.fromkeys(done[i].prompt for i in self.held_out))[:MOST_CHECKED]
+        prompts = list(dict.fromkeys(done[i].prompt for i in self._checkable))[:MOST_CHECKED]
         asked = {each.prompt for each in self.recordings.all if each.round == ALONE}
         if not asked.issuperset(prompts):
-            with self._engine(1) as engine:
+            with self.engine(1) as engine:
                 record_alone(engine, self.prompts, prompts, self.recordings, self.pauses)
 
     def check_answers(self) -> None:

@@ -163,9 +163,14 @@ class Training:
         """Write the draft with the best weights, and what was measured as result.json."""
         result = {
             "n_steps": self.n_steps, "bfloat16": self.bfloat16, "best_step": self.best["step"],
-            "history": self.history, "checked": self._measured_best(self.job["checked"]),
-            "held_out": self._measured_best(self._held_out),
+            "history": self.history,
         }  # fmt: skip
+        with torch.no_grad():
+            for name, each in self.weights.items():
+                each.copy_(self.best["weights"][name])
+        counts = self._counts(self.job["checked"])
+        result["checked"] = summary(counts) | {"counts": [each.tolist() for each in counts]}
+        result["held_out"] = self.measured(self._held_out)
         result |= self.task.write(self.best["weights"], self.measured)
         replace(self.folder / "result.json", json.dumps(result, indent=1).encode())
 
@@ -206,26 +211,24 @@ class Training:
             self.best = {"length": length, "step": self.step, "weights": weights}
 
     def measured(self, numbers: Sequence[int]) -> dict[str, Any]:
-        """Return how many drafted tokens are accepted in these conversations: what `walked` returns
-        for drafts of 1 to N_DRAFTS tokens, as two lists.
+        """Return the `summary` of the drafts in these conversations."""
+        return summary(self._counts(numbers))
+
+    def _counts(self, numbers: Sequence[int]) -> list[Any]:
+        """Return what `walked` counts in each of these conversations for drafts of 1 to N_DRAFTS
+        tokens, [n, 1 + k] for each k.
         """
-        hits: list[Any] = []
+        hits: dict[int, Any] = {}
         lengths = {i: self.task.lengths[i] for i in numbers}
         order = batches(lengths, self.job["batch_tokens"], np.random.default_rng(0))
         for each in order:
             self._wait()
-            hits += self.task.hits_of(each, N_DRAFTS)  # in float32, as the draft is served
-        by_length = [walked(hits, k) for k in range(1, N_DRAFTS + 1)]
-        return {
-            "acceptance_length": [length for length, _ in by_length],
-            "acceptance": [shares for _, shares in by_length],
-        }
-
-    def _measured_best(self, numbers: Sequence[int]) -> dict[str, Any]:
-        with torch.no_grad():
-            for name, each in self.weights.items():
-                each.copy_(self.best["weights"][name])
-        return self.measured(numbers)
+            # in float32, as the draft is served
+            hits |= zip(each, self.task.hits_of(each, N_DRAFTS), strict=True)
+        return [
+            np.array([walked(hits[i], k) for i in numbers]).reshape(-1, 1 + k)
+            for k in range(1, N_DRAFTS + 1)
+        ]
 
     def _said(self, reported: Sequence[float], left_s: float) -> str:
         length = f", acceptance length {self.best['length']:.2f}" if self.best else ""
@@ -301,24 +304,31 @@ def rate_at(step: int, n_steps: int) -> float:
     return min(1.0, (step + 1) / rising) * (_LOWEST_RATE + (1 - _LOWEST_RATE) * falling)
 
 
-def walked(hits: Sequence[Any], n_drafted: int) -> tuple[float, list[float]]:
-    """Simulate answers with drafts of a fixed length; return the mean acceptance length, and for
-    each place of a draft the share of drafts of which its token was accepted.
+def walked(hits: Any, n_drafted: int) -> Any:
+    """Simulate an answer with drafts of a fixed length; return the number of drafts, and for each
+    place of a draft how often its token was accepted, [1 + n_drafted].
 
-    hits: for each conversation, bools [n_steps, rows], row 0 being the one that reads the first
-    token of the answer. Like in inference, the next step begins after the accepted tokens and the
-    target's own, which is not drafted at the end of an answer.
+    hits: bools [n_steps, rows], row 0 being the one that reads the first token of the answer. Like
+    in inference, the next step begins after the accepted tokens and the target's own, which is not
+    drafted at the end of an answer.
     """
-    n_steps, accepted = 0, np.zeros(n_drafted, np.int64)
-    for right in hits:
-        at = 0
-        while (n_left := right.shape[1] - at) > 1:
-            n = int(right[: min(n_drafted, n_left - 1), at].cumprod().sum())
-            accepted[:n] += 1
-            n_steps += 1
-            at += n + 1
-    n_steps = max(1, n_steps)
-    return 1 + float(accepted.sum()) / n_steps, (accepted / n_steps).tolist()
+    at, counts = 0, np.zeros(1 + n_drafted, np.int64)
+    while (n_left := hits.shape[1] - at) > 1:
+        n = int(hits[: min(n_drafted, n_left - 1), at].cumprod().sum())
+        counts[: n + 1] += 1
+        at += n + 1
+    return counts
+
+
+def summary(counts: Sequence[Any]) -> dict[str, Any]:
+    """Return two lists for what was counted with drafts of 1, 2, … tokens: the mean acceptance
+    lengths, and for each place of a draft the share of drafts of which its token was accepted.
+    """
+    shares = [own[1:] / max(1, own[0]) for own in (each.sum(0) for each in counts)]
+    return {
+        "acceptance_length": [1 + float(each.sum()) for each in shares],
+        "acceptance": [each.tolist() for each in shares],
+    }
 
 
 def gains_by_bfloat16() -> bool:

@@ -71,14 +71,14 @@ def test_a_changed_draft_model_is_compared_with_the_one_before(edgespec_cli, mon
     paired = edgespec.PairedDraft(SERVED, 0.21, -0.04, 0.5, 0.025, 0.024, 1.06, 0.99, 1.13)
     made = edgespec.TrainedHead(
         Path("DIR/distill/a.gguf"), Path("DIR/distill/draft"), None, PLAN, 30_100, 210, 198, 1, 1,
-        0.0, (), SERVED, paired,
+        0.0, (), SERVED, paired, not_registered="models/a/b.gguf stays: it was faster",
     )  # fmt: skip
     monkeypatch.setattr(edgespec, "train_head", lambda *_, **__: made)
     done = edgespec_cli(
         "train", str(edgespec_cli.model), "--prompts", prompts, "--kind", "distill", "--from",
         "b.gguf", "-o", "DIR",
     )  # fmt: skip
-    assert "not registered: the draft before is as fast" in done.stdout
+    assert "registered    no: models/a/b.gguf stays: it was faster" in done.stdout
     assert "before        acceptance length 1.46; now +0.21 (-0.04 to +0.50)" in done.stdout
     assert "result        No gain was shown: drafting is 1.060 (0.990–1.130) times" in done.stdout
     assert "simulated" not in done.stdout

@@ -41,7 +41,7 @@ def shape(n_drafted: int = VOCABULARY) -> Shape:
     """Return the shape of a head for a tiny target."""
     return Shape(
         TargetSizes(WIDTH, VOCABULARY, tiny_models.N_LAYER), (1, 3, 5), 4, 2, 16, 96, n_drafted,
-        1e-5, 10000.0, 512, "unknown", False,
+        1e-5, 10000.0, 512, "unknown", False, 3,
     )  # fmt: skip
 
 

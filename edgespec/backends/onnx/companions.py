@@ -7,17 +7,10 @@ from typing import Any
 
 from ...errors import ModelError
 from ..context_length import LEAST
+from ..files import find as find
 from ..files import read_json
 
 _MOST = 1 << 30  # tokens of context, the largest number that a configuration has
-
-
-def find(folder: Path, name: str) -> Path | None:
-    """Return the path of a file next to a model, None if there is none. If the graph is in a folder
-    onnx/, the file may also lie in the folder above, as in repositories on the hub.
-    """
-    folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
-    return next((f / name for f in folders if (f / name).is_file()), None)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -103,7 +102,8 @@ def convert_head(
     shutil.rmtree(work.folder, ignore_errors=True)
     try:
         work.weights.mkdir(parents=True)
-        work.python = _interpreter(python, head, model, progress, offline)
+        needed = ("onnx", "gguf") if head.lacking and not has_folder(model) else ("onnx",)
+        work.python = tools.python_with(needed, python, progress, offline=offline)
         _write_weights(head, model, work)
         work.run(_job(head, chosen, precision, work) | {"n_layer": sizes.n_layer}, _GRAPHS)
         shutil.rmtree(work.weights)
@@ -201,19 +201,6 @@ def _check_attention(head: HeadCheckpoint) -> None:
             f"{head.path} has attention heads of {size} numbers, {rotated} of them rotated; "
             "onnxruntime takes multiples of 16"
         )
-
-
-def _interpreter(
-    python: str | os.PathLike[str] | None, head: HeadCheckpoint, model: Path,
-    progress: Callable[[str], None], offline: bool,
-) -> Path:  # fmt: skip
-    """Return a Python with the packages that the programs need."""
-    if python:
-        return Path(python)
-    needed = ("onnx", "gguf") if head.lacking and not has_folder(model) else ("onnx",)
-    if all(importlib.util.find_spec(name) for name in needed):
-        return Path(sys.executable)
-    return tools.interpreter(progress, offline=offline)
 
 
 def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:

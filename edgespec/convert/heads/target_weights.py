@@ -9,6 +9,7 @@ It writes each matrix to out/NAME.weight.npy, float32 [vocab_size, hidden_size],
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +62,7 @@ def from_graph(path: Path, name: str) -> Matrix:
         for node in model.graph.node:
             if node.op_type == "Gather" and node.input[1] == "input_ids":
                 return _float(weights, makers, node.input[0])
-    head = _product(makers)
+    head = runpy.run_path(str(Path(__file__).parents[1] / "worker.py"))["find_head"](model.graph)
     if name == "embed_tokens" and not (head and _is_shared(model.graph, makers, head)):
         sys.exit(f"{path} has no embedding that can be read; give the GGUF of the same model")
     if head is None:
@@ -69,16 +70,6 @@ def from_graph(path: Path, name: str) -> Matrix:
     if head.op_type == "MatMulNBits":
         return _dequantised(weights, head)
     return np.ascontiguousarray(_float(weights, makers, head.input[1]).T)
-
-
-def _product(makers: Mapping[str, Any]) -> Any:
-    """Return the matrix product that computes the logits, or None if it is not recognised."""
-    node = makers.get("logits")
-    while node is not None and node.op_type not in ("MatMul", "MatMulNBits"):
-        if node.op_type not in ("Cast", "Mul", "Div", "Tanh"):
-            return None
-        node = makers.get(node.input[0])
-    return node
 
 
 def _is_shared(graph: Any, makers: Mapping[str, Any], head: Any) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ... import registry
-from ...config import EngineConfig
-from ...loading.models import open_model
+from ..opening import opened
 
 if TYPE_CHECKING:
     from ..work import Work
@@ -47,5 +45,5 @@ def make(work: Work) -> Kind:
 
 def _automatic(target: Path) -> str:
     """Return the kind for a target: a head where the target gives hidden states."""
-    with contextlib.closing(open_model(target, EngineConfig(n_ctx=64))) as model:
+    with opened(target) as model:
         return "eagle3" if model.capabilities.hidden_states else "distill"

@@ -26,10 +26,10 @@ class MadeDraft:
     """A draft that a kind has made.
 
     path: the file that drafts, a GGUF or an ONNX graph. checkpoint: the folder of its card.
-    title, license: of the card; facts: the rows of its table. simulated: the acceptance at each
-    place of a draft, for drafts of 1, 2, … tokens, in the answers of `Work.checked`; empty if the
-    kind simulates nothing. before: the draft model that it was made from, with which it is
-    compared; None if there is none.
+    title, license: of the card; facts: the rows of its table. simulated: the worker's counts, for
+    drafts of 1, 2, … tokens and each answer of `Work.checked` the number of drafts and how often
+    the token at each place was accepted; empty if the kind simulates nothing. before: the draft
+    model that it was made from, with which it is compared; None if there is none.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class MadeDraft:
     title: str
     license: str
     facts: Mapping[str, str]
-    simulated: Sequence[Sequence[float]] = ()
+    simulated: Sequence[Sequence[Sequence[int]]] = ()
     before: Path | None = None
 
 
@@ -60,6 +60,9 @@ class Kind(ABC):
         and prompts.
         """
         return {}
+
+    def prepare(self, python: Path) -> None:  # noqa: B027
+        """Make what the plan has to measure. python: as for `make`."""
 
     @abstractmethod
     def plan(self, engine: Engine) -> TrainingPlan:
@@ -92,10 +95,14 @@ class Kind(ABC):
                 each.unlink(missing_ok=True)
             kept_files.replace(path, [content])
         if not result.exists():
-            work = self.work
+            waiting = functools.partial(self.work.pauses.of_worker, self.folder)
             given = {"job": str(path), "parent": os.getpid()}
-            tools.run_worker(
-                python, given, self.folder, work.progress, work.times, WORKER, advice=ADVICE,
-                while_running=functools.partial(work.pauses.of_worker, self.folder),
-            )  # fmt: skip
+            self.run(python, given, WORKER, while_running=waiting)
         return kept_files.read_json(result, dict)
+
+    def run(self, python: Path, job: dict[str, Any], program: Path, **options: Any) -> None:
+        """Run a program in the tools' environment. options: as for `tools.run_worker`."""
+        work = self.work
+        tools.run_worker(
+            python, job, self.folder, work.progress, work.times, program, advice=ADVICE, **options
+        )

@@ -4,28 +4,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...backends import files
-from ...config import EngineConfig
 from ...convert import tools
 from ...convert.conversion import convert
+from ...convert.heads.config import license_of, read_config
 from ...convert.heads.fitting import target_sizes
 from ...engine import Engine
-from ...loading.models import open_model
-from ..answers import N_CTX
-from ..draft_models import PROBABILITIES, draft_model, make_plan
+from ...errors import ConfigError
+from ..draft_models import PROBABILITIES, checkpoint, draft_model, make_plan, siblings
 from ..likeliest import N_LIKELIEST, ROW, extract_likeliest
+from ..opening import N_CTX, opened
 from ..planning import LONGER, PASS_FLOPS, TRAINED_BYTES, TrainingPlan, matrix_flops
-from ..shape import of_gguf
+from ..shape import known_of, weights_of_layer
 from ..work import Work
 from . import register
-from .base import Kind, MadeDraft
+from .base import WORKER, Kind, MadeDraft
 
+MODEL_FILE = WORKER.with_name("model_file.py")
 _FLOAT = 4  # bytes
 
 
@@ -33,31 +33,41 @@ _FLOAT = 4  # bytes
 class Distill(Kind):
     """Trains the last layers of a draft model.
 
-    The options name it, a GGUF, whose weights are dequantised. By default it is the GGUF on this
-    disk with which a load of the target would draft.
+    The options name it: a GGUF, whose weights are dequantised, or the folder of a checkpoint, which
+    is written in the types of the GGUF on this disk with which a load of the target would draft, or
+    else in 8 bits. By default it is that GGUF.
     """
 
     name, rate = "distill", 1e-4
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        self.start: Path = draft_model(
-            work, ".gguf", "its weights are trained, which a quantised graph does not have"
-        )
-        self._known = of_gguf(self.start)
+        self.checkpoint: Path | None = checkpoint(work)
+        why = "its weights are trained, which a quantised graph does not have"
+        self.start = self._file() if self.checkpoint else draft_model(work, ".gguf", why)
 
     def begun_with(self) -> dict[str, Any]:
         """Return the identity of the draft model."""
-        return {"start": files.identity(self.start)}
+        weights = sorted(self.checkpoint.glob("*.safetensors")) if self.checkpoint else ()
+        return {"start": files.identity(weights[0] if weights else self.start)}
+
+    def prepare(self, python: Path) -> None:
+        """Write a checkpoint as a file that drafts."""
+        if self.checkpoint and not self.start.exists():
+            self._write(self.checkpoint, self.start, python)
 
     def plan(self, engine: Engine) -> TrainingPlan:
         """Measure this device and return the plan."""
         o, work = self.work.options, self.work
         work.progress("measuring what this device needs and takes")
-        sizes = target_sizes(self.start)
+        if not self.start.exists():
+            raise ConfigError(
+                f"the plan measures a draft model, and {self.checkpoint} is a checkpoint that no "
+                "engine loads; leave --plan out"
+            )
+        sizes, known = target_sizes(self.start), known_of(self.start)
         d, n = sizes.hidden_size, LONGER * o.n_tokens
-        attention = 2 * self._known["n_heads"] + 2 * self._known["n_kv_heads"]
-        layer = d * self._known["head_dim"] * attention + 3 * d * self._known["feed_forward"]
+        layer = weights_of_layer(known, d)
         n_trained, n_output = min(o.n_layers, sizes.n_layer) * layer, sizes.vocab_size * d
         flops = PASS_FLOPS * n_trained * n + 4 * n_output * o.n_tokens  # the output is not trained
         flops = o.passes * flops + 2 * sizes.n_layer * layer * n
@@ -69,37 +79,64 @@ class Distill(Kind):
 
     def make(self, python: Path) -> MadeDraft:
         """Read the answers with the target, train, and write the draft model."""
-        work, checkpoint = self.work, self.folder / "draft"
+        work, of_card = self.work, self.folder / "draft"
         work.progress(PROBABILITIES)
-        with contextlib.closing(open_model(work.path, EngineConfig(n_ctx=N_CTX))) as model:
+        with opened(work.path, N_CTX) as model:
             extract_likeliest(model, work.recordings.done, work.folder, work.pauses)
-        out = self.folder / f"distilled-{self.start.stem}.gguf"
+        start = self.checkpoint or self.start
+        out = self.folder / f"distilled-{start.name}"
         result = self.train(python, self.loop_options() | {
             "task": "distill_task", "evaluate_start": True, "likeliest": str(work.folder.resolve()),
-            "n_likeliest": N_LIKELIEST, "start": str(self.start.resolve()),
+            "n_likeliest": N_LIKELIEST, "start": str(start.resolve()),
             "n_layers": work.options.n_layers, "converter": str(tools.WORKER),
-            "out": str(out.resolve()), "name": f"{self.start.stem} for {work.path.stem}",
+            "out": str(out.resolve()), "name": f"{self._name} for {work.path.stem}",
         })  # fmt: skip
-        path = self._converted(out, python) if files.has_folder(work.path) else out
-        checkpoint.mkdir(exist_ok=True)
+        path = out
+        if self.checkpoint or files.has_folder(work.path):
+            path = self._file("distilled-")
+            self._write(out, path, python)
+        of_card.mkdir(exist_ok=True)
         return MadeDraft(
-            path, checkpoint, "Draft model", self._known["license"], self._facts(result),
-            result["checked"]["acceptance"], self.start,
+            path.parent if files.has_folder(path) else path, of_card, "Draft model",
+            known_of(self.start)["license"], self._facts(result), result["checked"]["counts"],
+            self.start,
         )  # fmt: skip
 
-    def _converted(self, gguf: Path, python: Path) -> Path:
-        """Return the folder of the draft model as an ONNX graph, for a target that is one."""
-        folder = self.folder / "onnx"
-        shutil.rmtree(folder, ignore_errors=True)
-        return convert(gguf, folder, python=python, progress=self.work.progress).path
+    @property
+    def _name(self) -> str:
+        return (self.checkpoint or self.start).name.removesuffix(".gguf")
+
+    def _file(self, prefix: str = "") -> Path:
+        """Return the path of the draft model as a file that drafts for the target."""
+        name = f"{prefix}{self._name}"
+        if files.has_folder(self.work.path):
+            return self.folder / f"{name}-onnx" / "model.onnx"
+        return self.folder / f"{name}.gguf"
+
+    def _write(self, source: Path, path: Path, python: Path) -> None:
+        """Write a GGUF as a graph, or a checkpoint as either."""
+        work = self.work
+        if files.has_folder(path):
+            shutil.rmtree(path.parent, ignore_errors=True)
+            convert(source, path.parent, python=python, progress=work.progress)
+            return
+        old = siblings(work, ".gguf")
+        job = {
+            "folder": str(source.resolve()), "converter": str(tools.WORKER),
+            "vocabulary": str(work.path), "types": str(old[0]) if old else "",
+            "license": license_of(source, read_config(source)), "name": source.name,
+            "out": str(path.resolve()),
+        }  # fmt: skip
+        self.run(python, job, MODEL_FILE)
 
     def _facts(self, result: Mapping[str, Any]) -> dict[str, str]:
         """Return what is special about the draft model, for its card."""
         o, matrices = self.work.options, result["types"]
-        types = "in the types of that file" if matrices == "old" else f"as {matrices}"
+        types = {"old": "in the types of that file", "": "in those of the model before"}
+        start = self.checkpoint or self.start
         return {
-            "made from": f"{self.start.name}; its last {o.n_layers} layers were trained",
-            "written": f"{types}; the other weights as they were",
+            "made from": f"{start.name}; its last {o.n_layers} layers were trained",
+            "written": f"{types.get(matrices, f'as {matrices}')}; other weights as they were",
             "training": f"{result['n_steps']} steps, best at step {result['best_step']} (0 is the "
             "model as it was)",
         }

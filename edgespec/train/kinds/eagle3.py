@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...backends import files
-from ...convert import tools
-from ..shape import Shape, shape_for
-from ..work import ADVICE
 from . import register
 from .base import WORKER
 from .heads import HeadKind
@@ -19,12 +16,7 @@ GGUF_FILE = WORKER.with_name("gguf_file.py")
 class Eagle3(HeadKind):
     """Makes a head of one layer of the target's own kind (arXiv 2503.01840)."""
 
-    name = network = "eagle3"
-    title = "EAGLE-3 head"
-
-    def new_shape(self, n_drafted: int) -> Shape:
-        """Return the shape of a head that can draft at most so many different tokens."""
-        return shape_for(self.work.path, n_drafted)
+    name, title = "eagle3", "EAGLE-3 head"
 
     def export(self, python: Path, precision: str) -> Path:
         """Write the head as a GGUF for a GGUF target, else as ONNX graphs; return its path."""
@@ -39,7 +31,5 @@ class Eagle3(HeadKind):
             "name": f"EAGLE-3 head for {work.path.stem}", "license": self.shape.license,
             "out": str(path),
         }  # fmt: skip
-        tools.run_worker(
-            python, job, self.folder, work.progress, work.times, GGUF_FILE, advice=ADVICE
-        )
+        self.run(python, job, GGUF_FILE)
         return path

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...config import EngineConfig
 from ...convert import tools
 from ...convert.heads.conversion import HeadPrecision, convert_head
 from ...costs.governed import GovernedModel
 from ...costs.threads import governor_of
 from ...device import LoadMeter
 from ...engine import Engine
-from ...loading.models import open_model
-from ..answers import N_CTX
 from ..earlier import EarlierHead, earlier_head
 from ..features import extract
+from ..opening import N_CTX, opened
 from ..planning import TrainingPlan, make_plan, matrix_flops
-from ..shape import Shape
+from ..shape import Shape, shape_for
 from ..work import Work
 from .base import Kind, MadeDraft
 
@@ -36,26 +32,22 @@ class HeadKind(Kind):
     """Makes heads that read hidden states of the target.
 
     A head is trained further from the folder `head` of an earlier training, if the options name
-    one. network: the name of the file in edgespec/train with the head in torch. title: the name of
-    the kind in cards. shape: the shape of the head, which is made by `new_shape`.
+    one. name: that of the file in edgespec/train with the head in torch, too. title: the name of
+    the kind in cards. shape: the shape of the head.
     """
 
     rate = 2e-3
-    network: ClassVar[str]
     title: ClassVar[str]
+    shape_type: ClassVar[type[Shape]] = Shape
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
         start = work.options.start
         self.start: EarlierHead | None = earlier_head(Path(start)) if start else None
         n_drafted = len(self.start.drafted) if self.start else work.options.vocabulary
-        self.shape = self.new_shape(n_drafted)
+        self.shape = shape_for(work.path, n_drafted, work.options.depth, self.shape_type)
         if self.start:
             self.start.check(self.shape)
-
-    @abstractmethod
-    def new_shape(self, n_drafted: int) -> Shape:
-        """Return the shape of a head that can draft at most so many different tokens."""
 
     def begun_with(self) -> dict[str, Any]:
         """Return the identity of the earlier head, None if there is none."""
@@ -63,12 +55,8 @@ class HeadKind(Kind):
 
     def plan(self, engine: Engine) -> TrainingPlan:
         """Measure this device and return the plan."""
-        o, work = self.work.options, self.work
-        work.progress("measuring what this device needs and takes")
-        return make_plan(
-            engine, work.path, self.shape, work.folder, o.n_tokens, work.recordings.n_tokens,
-            o.passes, 60 * o.minutes, o.depth, matrix_flops(),
-        )  # fmt: skip
+        self.work.progress("measuring what this device needs and takes")
+        return make_plan(engine, self.work, self.shape, matrix_flops())
 
     def make(self, python: Path) -> MadeDraft:
         """Extract the features, train, and write the head."""
@@ -78,7 +66,7 @@ class HeadKind(Kind):
         path = self.export(python, precision_of(result["precisions"]))
         return MadeDraft(
             path, self.checkpoint, self.title, self.shape.license, self._facts(result),
-            result["checked"]["acceptance"],
+            result["checked"]["counts"],
         )  # fmt: skip
 
     @property
@@ -91,16 +79,19 @@ class HeadKind(Kind):
         work = self.work
         work.progress("hidden states")
         meter = LoadMeter()
-        with contextlib.closing(open_model(work.path, EngineConfig(n_ctx=N_CTX))) as model:
+        with opened(work.path, N_CTX) as model:
             governor = governor_of(model, [model], meter)  # fewer threads while others run
             governed = GovernedModel(model, governor) if governor else model
-            extract(governed, self.shape.layers, work.recordings.done, work.folder, work.pauses)
+            extract(
+                governed, self.shape.layers, work.recordings.done, work.folder, work.pauses,
+                exact=work.checked,
+            )  # fmt: skip
 
     def job(self) -> dict[str, Any]:
         """Return the worker's job."""
         work = self.work
         return self.loop_options() | {
-            "task": "head_task", "network": self.network, "evaluate_start": False,
+            "task": "head_task", "network": self.name, "evaluate_start": False,
             "target": str(work.path.resolve()), "target_weights": str(TARGET_WEIGHTS),
             "rope": "pairs" if self.shape.paired else "halves", "sizes": self.shape.sizes(),
             "features": str(work.folder.resolve()), "drafted": self._drafted(),

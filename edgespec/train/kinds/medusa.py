@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
-from ..shape import MedusaShape, Shape, shape_for
+from ..shape import MedusaShape
 from . import register
 from .heads import HeadKind
 
@@ -13,10 +11,4 @@ from .heads import HeadKind
 class Medusa(HeadKind):
     """Makes heads that guess all tokens of a draft at once (arXiv 2401.10774)."""
 
-    name = network = "medusa"
-    title = "Medusa heads"
-
-    def new_shape(self, n_drafted: int) -> Shape:
-        """Return the shape of a head that can draft at most so many different tokens."""
-        make = functools.partial(MedusaShape, n_ahead=self.work.options.depth)
-        return shape_for(self.work.path, n_drafted, make)
+    name, title, shape_type = "medusa", "Medusa heads", MedusaShape

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-
-from ..shape import MlpShape, Shape, shape_for
+from ..shape import MlpShape
 from . import register
 from .heads import HeadKind
 
@@ -13,10 +11,4 @@ from .heads import HeadKind
 class Mlp(HeadKind):
     """Makes a speculator in the form of IBM's accelerators (arXiv 2404.19124)."""
 
-    name = network = "mlp"
-    title = "MLP speculator"
-
-    def new_shape(self, n_drafted: int) -> Shape:
-        """Return the shape of a head that can draft at most so many different tokens."""
-        make = functools.partial(MlpShape, n_ahead=self.work.options.depth)
-        return shape_for(self.work.path, n_drafted, make)
+    name, title, shape_type = "mlp", "MLP speculator", MlpShape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ... import kept_files
 from ...backends import files
 from ...backends.files import DRAFTED_IDS
-from ...config import EngineConfig
 from ...convert import tools
 from ...convert.heads.fitting import target_sizes
 from ...engine import Engine
 from ...errors import ConfigError, ConversionError
-from ...loading.models import open_model
+from ...loading.models import served_name
 from ..draft_models import draft_model, make_plan
+from ..opening import opened
 from ..planning import TrainingPlan
-from ..shape import of_folder
-from ..work import ADVICE, Work
+from ..shape import known_of, weights_of_layer
+from ..work import Work
 from . import register
 from .base import Kind, MadeDraft
 
 TRIM_FILE = Path(__file__).parents[1] / "trim_file.py"
+_COMPANIONS = ("*.json", "*.jinja", "*.model", "*.txt", "*.md")
 _SAME = 0.01  # standard deviations of a row: the most by which the kept logits may change
 _N_TOKENS = 24
 
@@ -57,9 +58,8 @@ class Trim(Kind):
         in proportion to the weights that a token reads.
         """
         self.work.progress("measuring what this device needs and takes")
-        sizes, known = self._sizes, of_folder(self.start)
-        attention = 2 * (known["n_heads"] + known["n_kv_heads"]) * known["head_dim"]
-        layers = sizes.n_layer * sizes.hidden_size * (attention + 3 * known["feed_forward"])
+        sizes, known = self._sizes, known_of(self.start)
+        layers = sizes.n_layer * weights_of_layer(known, sizes.hidden_size)
         read = [layers + n * sizes.hidden_size for n in (self._n_drafted, sizes.vocab_size)]
         size = files.size_of(self.start)
         return make_plan(
@@ -68,20 +68,18 @@ class Trim(Kind):
 
     def make(self, python: Path) -> MadeDraft:
         """Write the folder of the trimmed graph."""
-        work, folder = self.work, self.folder / f"trimmed-{self.start.parent.name}"
+        work, folder = self.work, self.folder / f"trimmed-{self._name}"
         ids = self._ids()
         partial = folder.with_name(f"{folder.name}.partial")
         for each in (partial, folder):
             shutil.rmtree(each, ignore_errors=True)
-        shutil.copytree(self.start.parent, partial, ignore=self._left_out)
+        self._copy_companions(partial)
         np.save(partial / DRAFTED_IDS, ids)
         job = {
             "graph": str(self.start), "out": str(partial / self.start.name),
             "ids": str(partial / DRAFTED_IDS), "converter": str(tools.WORKER),
         }  # fmt: skip
-        tools.run_worker(
-            python, job, self.folder, work.progress, work.times, TRIM_FILE, advice=ADVICE
-        )
+        self.run(python, job, TRIM_FILE)
         work.progress("checking that the kept logits are as before")
         self._check(partial / self.start.name, ids)
         partial.replace(folder)
@@ -89,8 +87,12 @@ class Trim(Kind):
         checkpoint.mkdir(exist_ok=True)
         return MadeDraft(
             folder, checkpoint, "Draft model with fewer tokens",
-            of_folder(self.start)["license"], self._facts(ids), before=self.start,
+            known_of(self.start)["license"], self._facts(ids), before=self.start,
         )  # fmt: skip
+
+    @property
+    def _name(self) -> str:
+        return served_name(str(self.start))
 
     @property
     def _n_drafted(self) -> int:
@@ -99,23 +101,25 @@ class Trim(Kind):
     def _ids(self) -> npt.NDArray[np.int64]:
         """Return the tokens to keep: those that end an answer, and the most frequent ones."""
         n = self._sizes.vocab_size
-        with contextlib.closing(open_model(self.start, EngineConfig(n_ctx=64))) as model:
-            if model.vocab_size != n or (self.start.parent / DRAFTED_IDS).exists():
+        with opened(self.start) as model:
+            if model.vocab_size != n or files.find(self.start.parent, DRAFTED_IDS):
                 raise ConfigError(f"{self.start} is trimmed already; name the whole model")
             ends = [token for token in range(n) if model.tokenizer.is_eog(token)]
         return np.array(self.work.frequent(self._n_drafted, n, ends), np.int64)
 
-    def _left_out(self, _: str, names: list[str]) -> list[str]:
-        """Return the files that are not copied: the graph and its weights."""
-        graph = [path.name for path in files.parts(self.start)]
-        return [name for name in names if name in graph]
+    def _copy_companions(self, folder: Path) -> None:
+        """Copy the configurations and the tokenizer, and the embedding if it is another graph."""
+        folder.mkdir()
+        beside = [kept_files.matching(each, *_COMPANIONS) for each in files.folders_of(self.start)]
+        embedding = [p for p in files.parts(self.start) if not p.name.startswith(self.start.name)]
+        for path in (*(path for each in reversed(beside) for path in each), *embedding):
+            shutil.copyfile(path, folder / path.name)
 
     def _check(self, path: Path, ids: npt.NDArray[np.int64]) -> None:
         """Raise ConversionError unless a graph gives the same logits for the tokens that it has."""
         rows = []
         for each in (self.start, path):
-            config = EngineConfig(n_ctx=2 * _N_TOKENS, provider="cpu")
-            with contextlib.closing(open_model(each, config)) as model:
+            with opened(each, provider="cpu") as model:
                 tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
                 rows.append(model.decode(tokens, n_logits=_N_TOKENS).logits[:, ids].copy())
         apart = float((rows[1] - rows[0]).std() / rows[0].std())
@@ -131,7 +135,7 @@ class Trim(Kind):
         held_out = [done[i].ids[done[i].n_prompt :] for i in self.work.held_out]
         covered = np.isin(np.concatenate(held_out), ids).mean()
         return {
-            "made from": self.start.parent.name,
+            "made from": self._name,
             "drafts": f"{len(ids)} of {self._sizes.vocab_size} tokens, which are {covered:.1%} of "
             "those in the answers that were held out",
         }

@@ -270,7 +270,7 @@ def test_a_tool_that_fails_says_why(tmp_path, source, target):
 
 
 def test_without_onnx_the_tools_are_asked_for(tmp_path, source, target, monkeypatch):
-    monkeypatch.setattr(conversion.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tools.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("EDGESPEC_MODELS", str(tmp_path / "models"))
     with pytest.raises(ConversionError, match="tools are not installed"):
         edgespec.convert_head(source, target, tmp_path / "head", offline=True)

@@ -111,7 +111,10 @@ class Paused:
     """A pause that begins with the first token."""
 
     def __init__(self):
-        self.began, self.over, self.seconds = threading.Event(), threading.Event(), 0.0
+        self.began, self.over = threading.Event(), threading.Event()
+
+    def pace(self, *_):
+        return lambda n: None
 
     def wait(self):
         self.began.set()

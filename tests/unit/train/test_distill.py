@@ -8,14 +8,21 @@ import numpy as np
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EngineConfig, hub
+from edgespec import ConfigError, ConversionError, EngineConfig, hub
+from edgespec.convert import tools
 from edgespec.convert.heads.tensors import read_safetensors
 from edgespec.loading.models import open_model
 from edgespec.train import likeliest
 from edgespec.train.gently import Pauses
 from edgespec.train.kinds import base, distill
 from edgespec.train.planning import TrainingPlan
-from tests.helpers import distill_checks, distill_jobs, libllama, tiny_models, train_jobs
+from tests.helpers import (
+    distill_checks,
+    distill_jobs,
+    libllama,
+    tiny_models,
+    train_jobs,
+)
 from tests.unit.train.test_planning import PLAN
 from tests.unit.train.test_worker import kill_after
 
@@ -137,5 +144,72 @@ def test_only_a_model_can_be_distilled(pair, tmp_path):
     _, _, trained = pair
     with pytest.raises(ConfigError, match="is a head, not a draft model"):
         trained(start=tiny_heads.write(tmp_path / "eagle3-tiny.gguf"))
+    head, config = tmp_path / "head", {"architectures": ["LlamaForCausalLMEagle3"]}
+    head.mkdir()
+    (head / "config.json").write_text(json.dumps(config))
+    (head / "model.safetensors").touch()
+    with pytest.raises(ConfigError, match=r"holds LlamaForCausalLMEagle3; name the checkpoint"):
+        trained(start=head)
     with pytest.raises(ConfigError, match=r"no draft model for .* name one: --from MODEL"):
         trained(start=None)
+
+
+CHECKPOINT = """
+import sys, torch, transformers
+torch.manual_seed(1)
+config = dict(vocab_size=int(sys.argv[3]), hidden_size=64, intermediate_size=96,
+              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+              max_position_embeddings=512, rope_theta=10000.0, initializer_range=0.2,
+              eos_token_id=2)
+kind = sys.argv[2]
+config = getattr(transformers, kind + "Config")(**config)
+model = getattr(transformers, kind + "ForCausalLM")(config)
+for name, each in model.named_parameters():
+    if name.endswith("bias"):
+        torch.nn.init.normal_(each)
+model.save_pretrained(sys.argv[1])
+print(model(torch.tensor([[1, 40, 50, 60, 33]])).logits[0, -1].tolist())
+"""
+
+
+def checkpoint(folder, kind="Llama"):
+    """Write a small model with random weights as a checkpoint; return its logits after a text."""
+    size = str(tiny_models.VOCABULARY)
+    command = [train_jobs.python(), "-c", CHECKPOINT, folder, kind, size]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2"])
+@pytest.mark.parametrize(("types", "most"), [("", 0.1), ("F32", 1e-4)])
+def test_a_checkpoint_is_written_as_a_gguf(tmp_path, kind, types, most):
+    expected = checkpoint(tmp_path / "small", kind)
+    target, old = (tiny_models.write(tmp_path, kind.lower(), n) for n in (6, 2))
+    job = {
+        "folder": str(tmp_path / "small"), "converter": str(tools.WORKER),
+        "vocabulary": str(target), "types": str(old) if types else "", "license": "mit",
+        "name": "small", "out": str(tmp_path / "new.gguf"),
+    }  # fmt: skip
+    tools.run_worker(train_jobs.python(), job, tmp_path, print, {}, distill.MODEL_FILE)
+    row = rows_of(tmp_path / "new.gguf", distill_checks.TEXT, 1)[0]
+    assert np.abs(row - expected).max() < most * np.abs(expected).max()
+    (tmp_path / "small" / "tokenizer.json").write_text('{"model": {"vocab": {"other": 40}}}')
+    with pytest.raises(ConversionError, match="has other tokens than the target"):
+        tools.run_worker(train_jobs.python(), job, tmp_path, print, {}, distill.MODEL_FILE)
+
+
+def test_a_checkpoint_is_distilled(pair, tmp_path):
+    _, _, trained = pair
+    checkpoint(tmp_path / "small")
+    options = {"start": tmp_path / "small", "n_steps": 2}
+    made = trained(**options, rate=1e-12)  # it learns nothing
+    assert made.path.name == "distilled-small.gguf"
+    before, after = (rows_of(made.path.with_name(f"{name}.gguf"), distill_checks.TEXT, 1)
+                     for name in ("small", "distilled-small"))  # fmt: skip
+    assert np.allclose(before, after, atol=1e-3)
+    assert made.paired.difference == pytest.approx(0, abs=0.05)
+    assert "small; its last 4 layers were trained" in (made.checkpoint / "README.md").read_text()
+    with pytest.raises(ConfigError, match=r"a checkpoint that no engine loads; leave --plan out"):
+        edgespec.plan_training(
+            pair[0], [tmp_path / "prompts.txt"], tmp_path / "new", kind="distill", **options
+        )

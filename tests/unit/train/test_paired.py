@@ -79,8 +79,12 @@ def test_tokens_are_timed_in_turns(tmp_path):
 
 
 @pytest.mark.llama_cpp
-def test_the_plan_names_the_present_acceptance_length(tmp_path, monkeypatch):
+def test_the_plan_names_the_present_acceptance_length_and_opens_no_projector(tmp_path, monkeypatch):
     libllama.require()
+    from edgespec.backends.llama_cpp import seeing
+
+    mmproj = []
+    monkeypatch.setattr(seeing, "open_eyes", lambda _, name, *__: mmproj.append(name) or (None, ""))
     monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("Go left.\nStop.\n")
@@ -88,6 +92,7 @@ def test_the_plan_names_the_present_acceptance_length(tmp_path, monkeypatch):
     planned = edgespec.plan_training(
         target, [prompts], tmp_path / "out", kind="distill", start=target, n_tokens=1000
     )
+    assert set(mmproj) == {"none"}
     assert list(planned.seconds) == ["answers", "probabilities", "training"]
     assert planned.expected > 3  # its own draft
     assert planned.training_per_s > 0

@@ -1,5 +1,6 @@
 """The plan of a training."""
 
+import contextlib
 import itertools
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from edgespec.backends.heads import FINAL
 from edgespec.costs.curves import Curve
 from edgespec.device import Load
 from edgespec.train import planning
+from edgespec.train.options import TrainOptions
 from edgespec.train.planning import (
     TrainingPlan,
     expected_length,
@@ -78,9 +80,6 @@ class Target:
     def decode(self, tokens):
         assert self.layers == (1, 2, 3, FINAL)
 
-    def close(self):
-        pass
-
 
 @pytest.mark.parametrize(("load", "warns"), [
     (Load(1.4, 0.6, 0.0), True), (Load(0.1, 1.8, 0.1), False), (None, False),
@@ -88,7 +87,7 @@ class Target:
 def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp_path, load, warns):
     kept, asked = [], []
     monkeypatch.setattr(planning, "LoadMeter", lambda: SimpleNamespace(look=lambda: load))
-    monkeypatch.setattr(planning, "open_model", lambda *_: Target())
+    monkeypatch.setattr(planning, "opened", lambda _: contextlib.nullcontext(Target()))
     monkeypatch.setattr(planning, "kept_curve", lambda _, **given: asked.append(given))
     monkeypatch.setattr(planning, "measure", lambda *_, **__: FLAT)
     monkeypatch.setattr(planning, "keep_curve", lambda _, curve: kept.append(curve))
@@ -96,7 +95,9 @@ def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp
     monkeypatch.setattr(planning, "head_curve", lambda *_: CHEAP)
     target = SimpleNamespace(hidden_size=64, vocab_size=256)
     shape = SimpleNamespace(layers=(1, 2, 3), n_weights=1000, target=target)
-    plan = planning.make_plan(None, tmp_path, shape, tmp_path, 1000, 0, 8, 0.0, 3, 1e9)
+    recordings, options = SimpleNamespace(n_tokens=0), TrainOptions(n_tokens=1000)
+    work = SimpleNamespace(path=tmp_path, folder=tmp_path, options=options, recordings=recordings)
+    plan = planning.make_plan(None, work, shape, 1e9)
     assert asked == [{"quiet": True}]  # times from beside other programs are not used either
     assert kept == ([] if warns else [FLAT])
     assert ("Other programs used 1.4 cores" in plan.warning) == warns

@@ -53,7 +53,9 @@ def test_a_damaged_file_is_refused(tmp_path):
 
 def test_a_folder_goes_on_only_with_what_it_was_begun_with(tmp_path):
     folder = tmp_path / "new"
-    begin(folder, {"target": "a", "prompts": "p"})
+    begin(folder, {"target": "a", "prompts": "o"})
+    begin(folder, {"target": "a", "prompts": "p"})  # nothing was recorded
+    Recordings(folder).add(DONE)
     begin(folder, {"target": "a", "prompts": "p"})
     with pytest.raises(ConfigError, match="begun with another prompts: p, and now it is q"):
         begin(folder, {"target": "a", "prompts": "q"})

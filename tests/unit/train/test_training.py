@@ -14,8 +14,9 @@ from edgespec import ConfigError, ConversionError, EdgeSpecError, backends, hub
 from edgespec.config import EngineConfig, SpeculativeConfig
 from edgespec.convert.heads import tensors
 from edgespec.convert.heads.conversion import convert_head
-from edgespec.loading import drafts
-from edgespec.train import answers, features, kinds, training, work
+from edgespec.loading import drafts, trained
+from edgespec.train import features, kinds, training, work
+from edgespec.train.agreement import agreement
 from edgespec.train.gently import Pauses
 from edgespec.train.kinds import heads
 from edgespec.train.planning import TrainingPlan
@@ -58,7 +59,7 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     out, said = tmp_path / "out", []
     given = {"python": python, "n_tokens": N_TOKENS, "n_steps": 8, "vocabulary": 100}
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(heads, "extract", killed)
@@ -79,10 +80,13 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
         assert engine.describe()["draft"]["file"] == made.path.name
     assert said.index("answers") < said.index("hidden states") < said.index("training")
     written = made.path.stat().st_mtime_ns
+    trained.register(made.path, target, 99.0)
     again = edgespec.train_head(target, [prompts], out, progress=said.append, **given)
     assert said.count("training") == 1
     assert again.path.stat().st_mtime_ns > written
     assert again.simulated == made.simulated
+    assert again.registered is None
+    assert "stays: it was 99.00 times as fast" in again.not_registered
     more = given | {"n_tokens": made.n_tokens + 50}
     assert edgespec.train_head(target, [prompts], out, progress=said.append, **more).n_answers > (
         made.n_answers
@@ -103,11 +107,17 @@ def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypa
     kind = kinds.make(work.Work(target, [prompts], (), out, chosen, print))
     exact = out / "exact.gguf"
     train_jobs.write_gguf(made.checkpoint, target, kind.shape, "F32", exact)
-    served = training.serve(target, exact, kind.work.asked, NEVER, loop=answers.LOOP)
-    n_accepted = made.simulated_length - 1  # drafted tokens a step; in about 250 steps
-    assert n_accepted > 0.2
-    assert served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.02)
-    assert made.served.acceptance_length - 1 == pytest.approx(n_accepted, rel=0.05)
+    served = training.serve(target, exact, kind.work.asked, NEVER)
+    result = json.loads((kind.folder / "result.json").read_text())
+    found = agreement(result["checked"]["counts"][2], served)
+    assert made.simulated_length > 1.2
+    assert found.n_answers > 0.8 * served.n_answers
+    assert found.low <= found.ratio <= found.high
+    assert found.ratio == pytest.approx(1, rel=0.01)
+    assert found.by_place[0] == pytest.approx(1, rel=0.01)
+    assert made.agreement.ratio == pytest.approx(1, rel=0.05)
+    card = (made.checkpoint / "README.md").read_text()
+    assert f"{made.agreement.ratio:.3f} times as many drafted tokens a step were accepted" in card
 
 
 def test_an_earlier_head_is_trained_further(python, target, prompts, tmp_path):
@@ -241,7 +251,7 @@ def test_no_prompt_of_an_evaluation_is_recorded(target, prompts, tmp_path, monke
     evaluation, out = tmp_path / "evaluation.jsonl", tmp_path / "out"
     evaluation.write_text('{"turns": ["drive to place 3.", "Drive  to place 5."]}\n')
 
-    def killed(*_):
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(heads, "extract", killed)
@@ -293,7 +303,7 @@ def test_heads_without_a_cache_accept_as_much_as_was_simulated(
     ).path
     options = training.TrainOptions(n_tokens=N_TOKENS, kind=name)
     own = work.Work(target, [prompts], (), tmp_path / "out", options, print)
-    served = training.serve(target, exact, own.asked, NEVER, loop=answers.LOOP)
+    served = training.serve(target, exact, own.asked, NEVER)
     assert made.simulated_length > 1.2
     assert served.acceptance_length - 1 == pytest.approx(made.simulated_length - 1, rel=0.01)
     still = {"n_steps": 1, "rate": 1e-12, "start": made.checkpoint}

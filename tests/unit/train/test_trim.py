@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import edgespec
 from edgespec import ConfigError, EngineConfig, ModelError, hub
@@ -18,7 +19,7 @@ from edgespec.loading.models import open_model
 from edgespec.train import trim_file
 from edgespec.train.kinds import trim
 from edgespec.train.planning import TrainingPlan
-from tests.helpers import gguf_files, onnx_models
+from tests.helpers import gguf_files, head_files, head_folders, onnx_models
 from tests.unit.train.test_planning import PLAN
 
 IDS = np.array([0, 1, 2, 5, 9, 10, 33, 60])
@@ -83,6 +84,22 @@ def test_a_folder_whose_tokens_do_not_fit_its_graph(trimmed, ids, message):
         open_model(trimmed[1], EngineConfig(n_ctx=64, provider="cpu"))
 
 
+def test_a_trimmed_model_and_a_head_are_no_targets(trimmed, tmp_path):
+    prompts, kind = tmp_path / "prompts.txt", tmp_path / "medusa"
+    prompts.write_text("Stop.")
+    kind.mkdir()
+    head_folders.converted(tmp_path, head_files.medusa()).rename(kind / "onnx")
+    for path, message in (
+        (trimmed[1], "model.onnx is a draft model that knows only some tokens: name the model"),
+        (kind / "onnx", r"head.onnx is a trained head, which only drafts .* name that model"),
+        (kind, r"head.onnx is a trained head, which only drafts .* name that model"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            edgespec.load(path)
+        with pytest.raises(ConfigError, match=message):
+            edgespec.plan_training(path, [prompts], tmp_path / "out")
+
+
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_quantised_output_layer_that_is_also_the_embedding(flat):
     """The rows of weights, scales and zero points are kept; the embedding reads the originals."""
@@ -138,6 +155,35 @@ def test_a_transposed_embedding_as_output_layer():
     assert np.array_equal(left["turned/drafted"], weight[[2, 5]].T)
 
 
+def test_a_matrix_that_only_a_branch_reads_stays():
+    value, weight = helper.make_tensor_value_info, np.arange(24, dtype=np.float32).reshape(4, 6)
+    state = value("state", TensorProto.FLOAT, None)
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("Gather", ["matrix", "input_ids"], ["row"], axis=1),
+             helper.make_node("Transpose", ["row"], ["state"])], name, [], [state]
+        )
+        for name in ("then", "else")
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("If", ["is_first"], ["state"], **branches),
+        helper.make_node("MatMul", ["state", "matrix"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [value("input_ids", TensorProto.INT64, [2]),
+                     value("is_first", TensorProto.BOOL, [])],
+        [value("logits", TensorProto.FLOAT, [2, 6])], [numpy_helper.from_array(weight, "matrix")],
+    )  # fmt: skip
+    trim_file.cut(graph, graph.node[1], np.array([2, 5]))
+    left = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    assert set(left) == {"matrix", "matrix/drafted"}
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    found = ReferenceEvaluator(model).run(
+        None, {"input_ids": np.array([1, 3]), "is_first": np.array(True)}
+    )
+    assert np.array_equal(found[0], (weight.T[[1, 3]] @ weight)[:, [2, 5]])
+
+
 @pytest.fixture
 def training(tmp_path, monkeypatch):
     """Return a function that trims a draft model for a target of the same kind."""
@@ -170,6 +216,19 @@ def test_a_model_trimmed_to_all_that_is_said_drafts_as_before(training):
         assert [(each.path, each.role) for each in found] == [(made.registered, "sibling")]
     with edgespec.load(target, made.path) as engine:
         assert engine.generate([3, 4], max_tokens=8, temperature=0.0).token_ids
+
+
+def test_a_folder_as_on_the_hub_is_trimmed(training, tmp_path):
+    hub_folder, inner = tmp_path / "on-hub", tmp_path / "on-hub" / "onnx"
+    inner.mkdir(parents=True)
+    for path in (tmp_path / "draft").iterdir():
+        is_graph = path.name.startswith("model.onnx")
+        path.rename((inner if is_graph else hub_folder) / path.name)
+    (inner / "model_q4.onnx").write_bytes(b"of another precision")
+    _, made = training(vocabulary=40, start=inner / "model.onnx")
+    assert made.path.name == "trimmed-on-hub"
+    assert [path.name for path in made.path.glob("*.onnx")] == ["model.onnx"]
+    assert "| made from | on-hub |" in (made.checkpoint / "README.md").read_text()
 
 
 def test_too_few_tokens_accept_less(training):

@@ -1,0 +1,84 @@
+"""The program that writes a checkpoint of a small model as a GGUF; `convert/tools.py` runs it.
+
+It needs transformers and gguf, and imports nothing of edgespec. Its argument is one JSON object:
+"folder", that of the checkpoint; "converter", the program whose `load_model` reads it;
+"vocabulary", a GGUF with the same tokens; "types", a GGUF whose types of numbers are taken, "" for
+Q8_0; "license", "name" and "out". It prints {"step": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""llama.cpp's name of each architecture, by transformers' name."""
+
+
+def main() -> None:
+    """Write the model that the argument describes."""
+    import gguf
+
+    job = json.loads(sys.argv[1])
+    print(json.dumps({"step": "writing the student as a GGUF"}), flush=True)
+    file = runpy.run_path(str(Path(__file__).with_name("gguf_file.py")))
+    model = runpy.run_path(job["converter"])["load_model"](Path(job["folder"]))
+    config, vocabulary = model.config, gguf.GGUFReader(job["vocabulary"])
+    check(config, vocabulary, Path(job["folder"]))
+    architecture = ARCHITECTURES[config.model_type]
+    partial = Path(job["out"]).with_suffix(".partial")
+    writer = gguf.GGUFWriter(partial, architecture)
+    file["add_metadata"](writer, job | sizes_of(config), config.num_hidden_layers)
+    file["copy_fields"](writer, vocabulary, lambda key: key.startswith("tokenizer."))
+    read = gguf.GGUFReader(job["types"]).tensors if job["types"] else ()
+    types = {each.name: file["writable"](each.tensor_type.name) for each in read}
+    known = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(known[architecture], config.num_hidden_layers)
+    for given, weight in model.named_parameters():  # without the output matrix if it is tied
+        name, array = str(names.get_name(given, (".weight", ".bias"))), weight.detach().numpy()
+        n_heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        if architecture == "llama" and (n := n_heads.get(given.split(".")[-2])):
+            array = file["paired"](array.reshape(len(array), -1), n).reshape(array.shape)
+        file["add_weight"](writer, name, array, types.get(name, "Q8_0"))
+    file["finish"](writer)
+    partial.replace(job["out"])
+
+
+def check(config: Any, vocabulary: Any, folder: Path) -> None:
+    """Exit unless the model can be written, with the tokens of this GGUF."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if config.model_type not in ARCHITECTURES or rope.get("rope_type", "default") != "default":
+        what = f"{config.model_type} with rotations of the kind {rope.get('rope_type')}"
+        sys.exit(
+            f"{folder} is a {what}, which is not written as a GGUF here; convert it with "
+            "llama.cpp's convert_hf_to_gguf.py, and give the GGUF"
+        )
+    tokens = vocabulary.fields["tokenizer.ggml.tokens"].contents()
+    if config.vocab_size != len(tokens):
+        sys.exit(f"{folder} has {config.vocab_size} tokens, the target {len(tokens)}")
+    path = folder / "tokenizer.json"
+    known = json.loads(path.read_text("utf-8"))["model"]["vocab"] if path.exists() else {}
+    if isinstance(known, dict) and any(tokens[i] != text for text, i in known.items()):
+        sys.exit(f"{folder} has other tokens than the target: a draft model needs the same")
+
+
+def sizes_of(config: Any) -> dict[str, Any]:
+    """Return the sizes of a model, as for `add_metadata`."""
+    d, n_heads = config.hidden_size, config.num_attention_heads
+    rope = getattr(config, "rope_parameters", None) or {}
+    return {
+        "n_ctx": config.max_position_embeddings,
+        "rope_base": rope.get("rope_theta") or getattr(config, "rope_theta", 10000.0),
+        "sizes": {
+            "hidden_size": d, "feed_forward": config.intermediate_size, "n_heads": n_heads,
+            "n_kv_heads": config.num_key_value_heads, "eps": config.rms_norm_eps,
+            "head_dim": getattr(config, "head_dim", None) or d // n_heads,
+        },
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""The acceptance that was simulated, compared with the one that was served."""
+
+import pytest
+
+from edgespec.train.agreement import agreement
+from edgespec.train.serving import ServedHead, acceptance
+
+COUNTS = [(10, 4, 2, 0), (20, 10, 3, 0), (30, 6, 1, 0)]
+
+
+def served(counts, equal):
+    return ServedHead(3, 0, *acceptance(counts), 1.0, 1.0, 1.0, 1.0, tuple(counts), equal)
+
+
+def test_equal_counts_agree_exactly_and_other_texts_do_not_count():
+    changed = [*COUNTS[:2], (5, 5, 5, 5)]
+    found = agreement(COUNTS, served(changed, (True, True, False)))
+    assert (found.n_answers, found.ratio, found.low, found.high) == (2, 1, 1, 1)
+    assert found.by_place == (1, 1, None)
+
+
+def test_a_ratio_is_that_of_tokens_a_step():
+    more = [(5, 4, 2, 0), (10, 10, 3, 0), (15, 6, 1, 0)]  # as many in half as many steps
+    found = agreement(COUNTS, served(more, (True,) * 3))
+    assert found.ratio == pytest.approx(2)
+    assert found.low == pytest.approx(2)
+    assert acceptance(COUNTS) == (1 + 26 / 60, (20 / 60, 6 / 60, 0))
+
+
+@pytest.mark.parametrize("equal", [(False,) * 3, (True, False, False)])
+def test_nothing_to_compare(equal):
+    assert agreement([(10, 0, 0, 0)] * 3, served(COUNTS, equal)) is None
