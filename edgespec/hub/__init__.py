@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         usable_on_disk,
     )
     from .references import missing_projector, names_model, resolve
-    from .removal import find, remove
+    from .removal import deleted_with, find, remove
     from .repositories import Choice
     from .storage import Progress, models_dir, verify
     from .store import StoredModel, stored
@@ -70,6 +70,7 @@ __all__ = [
     "choose",
     "chosen",
     "comparison",
+    "deleted_with",
     "entries",
     "entry",
     "fallback_model",
@@ -139,7 +140,7 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
     "references": ("missing_projector", "names_model", "resolve"),
     "repositories": ("Choice",),
     "storage": ("Progress", "models_dir", "verify"),
-    "removal": ("find", "remove"),
+    "removal": ("deleted_with", "find", "remove"),
     "store": ("StoredModel", "stored"),
 }
 

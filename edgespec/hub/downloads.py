@@ -46,10 +46,10 @@ def pull(
         return file
     if revision is not None:
         file = _at_revision(file, str(reference), revision)
-    eyes = file.projector if isinstance(file, ModelFile) else None
-    path = on_disk(file)
-    if path and (offline or not _lacks_parts(path, eyes)):
-        return path
+    if (path := on_disk(file)) is not None:
+        if offline or isinstance(file, Repository):
+            return path
+        return _completed(path, file, progress, token)
     if offline:
         return _instead(file, _offline(file, str(reference)))
     if isinstance(file, Repository):
@@ -57,21 +57,26 @@ def pull(
         for companion in choice.wanted[:-1]:
             pull(companion, progress=progress, token=token)
         file = choice.taken.model_file(file)
-    elif eyes and (path or on_disk(eyes) is None):
-        folder = models_dir() if path and path.is_relative_to(models_dir()) else None
-        _fetched(eyes, progress, token, folder)  # first: `resolve` asks for the model alone
-        if again := on_disk(file):  # unless the hub has another revision by now
-            return again
+    elif file.projector and on_disk(file.projector) is None:
+        _fetched(file.projector, progress, token)  # first: `resolve` asks for the model alone
     return _fetched(file, progress, token)
 
 
-def _lacks_parts(path: Path, eyes: ModelFile | None) -> bool:
-    """Return True if a model that is on disk lacks its projector, or may lack a graph next to its
-    decoder.
+def _completed(path: Path, file: ModelFile, progress: Progress | None, token: str | None) -> Path:
+    """Fetch what a model on disk lacks: its projector, or graphs next to its decoder. Return its
+    path, which is another one if the hub has another revision by now.
     """
-    if eyes:
-        return not projectors(path)
-    return is_decoder(path.name) and not all(stage(path, each) for each in (EMBEDDING, VISION))
+    has_graphs = all(stage(path, each) for each in (EMBEDDING, VISION))
+    try:
+        if file.projector and not projectors(path):
+            folder = models_dir() if path.is_relative_to(models_dir()) else None
+            _fetched(file.projector, progress, token, folder)
+            return on_disk(file) or _fetched(file, progress, token)
+        if is_decoder(path.name) and not has_graphs:
+            return _fetched(file, progress, token)
+    except DownloadError as error:
+        log.warning("%s is used as it is; what it lacks was not fetched: %s", path, error)
+    return path
 
 
 def _fetched(

@@ -386,7 +386,7 @@ def test_a_missing_projector_is_named_with_what_fetches_it(edgespec_cli, stored,
 
     monkeypatch.setattr(hub_client, "fetch", fetch_eyes)
     assert edgespec_cli("pull", name).stdout == f"{model}\n"
-    assert eyes.name in edgespec_cli("inspect", name).stdout
+    assert f"pictures      {eyes.name} (gemma3), at most" in edgespec_cli("inspect", name).stdout
 
 
 def test_names_cannot_steer_the_terminal(tmp_path, edgespec_cli):

@@ -258,7 +258,9 @@ for verb, reference, options in calls:
             print(json.dumps({"stored": found}))
             continue
         if verb == "remove":
-            print(json.dumps({"freed": hub.remove(hub.find(reference))}))
+            model = hub.find(reference)
+            names = [path.name for path in hub.deleted_with(model)]
+            print(json.dumps({"names": names, "freed": hub.remove(model)}))
             continue
         if verb == "pull_head":
             path = hub.pull_head(hub.head_repository(reference))
@@ -412,7 +414,8 @@ def test_a_decoder_comes_with_its_embedding_and_its_encoder(server: Hub, environ
         (path.parents[1] / name).unlink()
         assert edgespec_process(("pull", reference))[0]["path"] == str(path)
         assert (path.parents[1] / name).read_bytes() == SEEING[name]
-    edgespec_process(("remove", reference))
+    (removed,) = edgespec_process(("remove", reference))
+    assert removed["names"] == ["embed_tokens_q4.onnx", "vision_encoder.onnx"]
     assert left(path.parents[3]) <= {"main"}
 
 
@@ -526,6 +529,7 @@ def test_a_projector_comes_with_its_model_and_goes_with_the_last_one(server: Hub
     assert next(what for what, *_ in got["seen"]) == "fetching mmproj-F16.gguf"
     assert next(what for what, *_ in both["seen"]) == "fetching mmproj-Q4_K_M.gguf"
     assert first["freed"] == 19 + len(b"GGUF of 16 bits")
+    assert (first["names"], second["names"]) == (["mmproj-F16.gguf"], ["mmproj-Q4_K_M.gguf"])
     assert left_over["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8 + EYES]]
     assert (second["freed"], nothing["stored"]) == (8 + EYES, [])
     assert [path for path in left(folder.parents[2]) if path.endswith(".gguf")] == []
@@ -610,6 +614,9 @@ def test_a_model_of_the_catalogue_gets_a_projector_that_is_missing(
     path = pulled(2)
     lose_eyes(path)
     assert pulled(0, offline=True) == path
+    monkeypatch.setenv("HF_ENDPOINT", NOWHERE)
+    assert pulled(0) == path
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
     assert pulled() == path
     assert seen_with(path) == ["mmproj-a-Q8_0.gguf"]
     lose_eyes(path)
