@@ -109,7 +109,7 @@ def stuck(eyes, monkeypatch):
 
     def waiting(tile, abort):
         begun.set()
-        may_end.wait()
+        assert may_end.wait(20)
         return encode(tile, abort)
 
     with monkeypatch.context() as patch:
