@@ -63,7 +63,11 @@ class LlamaCppEyes(KeepingEyes):
         self._context = self._open(path, model, most_tokens, n_threads, use_gpu)
         self._close = weakref.finalize(self, self._mtmd.mtmd_free, self._context)
         self._cut: tuple[bytes, Any] = (b"", None)  # the picture whose chunks are open
-        self.most_together, self.most_tokens = self._probe()
+        try:
+            self.most_together, self.most_tokens = self._probe()
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self, path: Path, model: Any, most: int, n_threads: int, use_gpu: bool) -> Any:
         params = self._mtmd.mtmd_context_params_default()
