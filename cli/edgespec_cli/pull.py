@@ -33,7 +33,8 @@ def pull(reference: str, target: str | None, precision: str, offline: bool, quie
 
     REFERENCE is a name that `edgespec models` lists, NAME:QUANTISATION, or an address on the hub:
     hf:org/repo/file.gguf, hf:org/repo:Q8_0, hf:org/repo (which takes the preferred file), or the
-    URL of a page of the hub. A model that is on this disk is not downloaded again.
+    URL of a page of the hub. Of a model that is on this disk, only parts that are missing are
+    downloaded, such as its projector.
 
     If a repository has no model but the checkpoint of a trained head, the checkpoint is downloaded
     and converted for the model of --target. Without --target it is converted for the model that the
@@ -53,7 +54,11 @@ def pull(reference: str, target: str | None, precision: str, offline: bool, quie
                 f"--target is for the checkpoint of a trained head, and {reference} is none; leave "
                 "it out"
             )
-    path = fetched(reference, offline=offline)
+    if there:
+        with progress_bar() as progress:  # parts that it lacks are fetched
+            path = hub.pull(reference, progress=progress, offline=offline)
+    else:
+        path = fetched(reference, offline=offline)
     if there and not quiet:
         what = f": {announcement(reference)}" if entry_of(reference) else ""
         say(f"already on disk{what}", err=True)

@@ -74,7 +74,8 @@ def rm(references: tuple[str, ...], yes: bool) -> None:
     from edgespec.loading.drafts import discard_copy_of
 
     for model in [hub.find(reference) for reference in references]:
-        what = f"{model.reference} ({model.path}, {size(model.size)})"
+        names = [str(model.path), *(path.name for path in hub.deleted_with(model))]
+        what = f"{model.reference} ({' + '.join(names)}, {size(model.size)})"
         if not yes and not is_terminal(sys.stdin):
             raise click.UsageError(f"no terminal to confirm deleting {what}; add -y")
         if yes or confirm(f"delete {what}?"):

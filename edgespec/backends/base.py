@@ -551,7 +551,8 @@ class Backend(Protocol):
         (or "general.file_type", a number of llama.cpp's), "context_length", "block_count",
         "embedding_length", "attention.head_count", "attention.head_count_kv",
         "attention.key_length", "attention.value_length", "element_size" (bytes of an element of the
-        KV cache, 2 by default), and "engine.NAME" for how the model runs on this device.
+        KV cache, 2 by default), "blind" (why it can see with no projector), and "engine.NAME" for
+        how the model runs on this device.
         """
 
     def published_sampling(self, model: Any) -> dict[str, Any]:

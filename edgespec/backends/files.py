@@ -236,6 +236,15 @@ def repository_of(path: Path) -> str:
     return home.parents[1].name.removeprefix("models--").replace("--", "/") if home else ""
 
 
+def to_fetch_again(path: Path) -> str:
+    """Return advice on how to get the files that belong to a model and are missing."""
+    home = _home_in_cache(path)
+    if home is None:
+        return "fetch it from the same repository"
+    name = f"{repository_of(path)}/{path.relative_to(home).as_posix()}"
+    return f"fetch it with `edgespec pull hf:{name}`"
+
+
 def _home_in_cache(path: Path) -> Path | None:
     """Return the folder of a file's repository in the hub's cache, None if it lies elsewhere."""
     for folder in path.parents:

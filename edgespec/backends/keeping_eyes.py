@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ..errors import Aborted, ConfigError
 from ..pictures import Picture, Pixels
-from ..types import Abort
+from ..types import Abort, FinishReason
 from .base import Eyes, FileModel
 from .chunks import chunk_ends
+from .helper_threads import end_helper_threads
 from .tiles import Tile
 
 MOST_BYTES = 256 << 20  # of embeddings that are kept
@@ -72,27 +73,30 @@ class KeepingEyes(Eyes):
     """Eyes that cut a picture into tiles when it is read, and encode it when its first tile is
     evaluated. For several threads.
 
+    A thread of its own encodes one tile after the other. A caller that stops does not wait for it:
+    a single operation on a large tile may take seconds, and nothing ends it early.
+
     The embeddings of the tiles that were used last are kept, at most `most_bytes` of them. Those of
     one owner are not used for another one: the time to the first token would tell what others have
     shown. n_encoded: how many tiles have been encoded.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._lock, self._most_bytes = threading.RLock(), most_bytes
-        self._making = threading.Lock()  # not `_lock`, which is held for seconds
+        self._lock, self._most_bytes = threading.Lock(), most_bytes
+        self._worker = ThreadPoolExecutor(1, "edgespec-eyes")
         self._known: weakref.WeakValueDictionary[TileKey, KeptTile] = weakref.WeakValueDictionary()
         self._encoded: OrderedDict[TileKey, KeptTile] = OrderedDict()
         self.n_encoded = 0
 
     @abstractmethod
-    def _encode(self, tile: KeptTile, abort: Abort | None) -> npt.NDArray[np.float32]:
-        """Compute the embeddings of a tile."""
+    def _encode(self, tile: KeptTile, abort: Abort) -> npt.NDArray[np.float32]:
+        """Compute the embeddings of a tile. Raises Aborted soon after `abort` returned a reason."""
 
     def known(self, key: TileKey, make: Callable[[], KeptTile]) -> KeptTile:
         """Return the tile with a key: the same one as for the same picture before, as long as
         anything still uses it, or else a new one.
         """
-        with self._making:
+        with self._lock:
             tile = self._known.get(key)
             if tile is None:
                 tile = self._known[key] = make()
@@ -103,32 +107,46 @@ class KeepingEyes(Eyes):
         known. Raises Aborted, DecodeError, and ConfigError if the picture cannot be read anymore.
         """
         assert isinstance(tile, KeptTile)
-        with self._turn(abort):
-            if tile.embeddings is None:
-                tile.embeddings = self._encode(tile, abort)
-                self.n_encoded += 1
-            self._keep(tile)
-            return tile.embeddings
+        left = threading.Event()
 
-    @contextlib.contextmanager
-    def _turn(self, abort: Abort | None) -> Iterator[None]:
-        """Wait until no other thread uses the projector. Raises Aborted."""
-        while not self._lock.acquire(timeout=_POLL_S):
-            if abort and abort():
-                raise Aborted("stopped while another picture was encoded")
+        def ended() -> FinishReason | None:
+            return "cancelled" if left.is_set() else abort() if abort else None
+
+        if ended():
+            raise Aborted("stopped before a picture was encoded")
+        if (embeddings := tile.embeddings) is not None:
+            self._keep(tile)
+            return embeddings
+        work = self._worker.submit(self._embeddings, tile, ended)
         try:
-            yield
+            while not wait([work], _POLL_S).done:
+                if ended():
+                    raise Aborted("stopped while a picture was encoded")
+            return work.result()
         finally:
-            self._lock.release()
+            left.set()
+            work.cancel()
+
+    def _embeddings(self, tile: KeptTile, abort: Abort) -> npt.NDArray[np.float32]:
+        """Return the embeddings of a tile, in the thread that encodes."""
+        if (embeddings := tile.embeddings) is None:
+            try:
+                tile.embeddings = embeddings = self._encode(tile, abort)
+            finally:
+                end_helper_threads()
+            self.n_encoded += 1
+        self._keep(tile)
+        return embeddings
 
     def _keep(self, tile: KeptTile) -> None:
         """Keep the embeddings of a tile, and forget those that were used least recently."""
-        self._encoded[tile.key] = tile
-        self._encoded.move_to_end(tile.key)
-        n_bytes = sum(each.embeddings.nbytes for each in self._encoded.values()
-                      if each.embeddings is not None)  # fmt: skip
-        while n_bytes > self._most_bytes and len(self._encoded) > 1:
-            _, oldest = self._encoded.popitem(last=False)
-            if oldest.embeddings is not None:
-                n_bytes -= oldest.embeddings.nbytes
-                oldest.embeddings = None
+        with self._lock:
+            self._encoded[tile.key] = tile
+            self._encoded.move_to_end(tile.key)
+            n_bytes = sum(each.embeddings.nbytes for each in self._encoded.values()
+                          if each.embeddings is not None)  # fmt: skip
+            while n_bytes > self._most_bytes and len(self._encoded) > 1:
+                _, oldest = self._encoded.popitem(last=False)
+                if oldest.embeddings is not None:
+                    n_bytes -= oldest.embeddings.nbytes
+                    oldest.embeddings = None

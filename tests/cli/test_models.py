@@ -18,11 +18,12 @@ from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
 from edgespec.drafters.base import Drafter
 from edgespec.hub import catalogue, hub_client, ladder
+from edgespec.loading.models import open_model
 from edgespec_cli import loading, render
 from edgespec_cli.loading import plain_progress
 from edgespec_cli.main import cli
 from tests.helpers import gguf_files, libllama, projector_files
-from tests.helpers.catalogue import HEADS, TOML
+from tests.helpers.catalogue import HEADS, PROJECTOR, TOML
 
 
 def test_models_begins_with_what_to_take_and_lists_the_catalogue(edgespec_cli, monkeypatch):
@@ -362,6 +363,30 @@ def test_inspect_names_the_projector(edgespec_cli):
     projector_files.write(path, "gemma3", 64)
     told = edgespec_cli("inspect", str(model)).stdout
     assert "pictures      none: mmproj-toy.gguf makes embeddings of 64 numbers" in told
+
+
+def test_a_missing_projector_is_named_with_what_fetches_it(edgespec_cli, stored, monkeypatch):
+    libllama.require()
+    entry = catalogue.parse(TOML + PROJECTOR, "toy.toml")
+    monkeypatch.setattr(catalogue, "load", lambda: {entry.name: entry})
+    model = projector_files.write_text(stored.with_name("toy-Q8_0.gguf"), "gemma3", 512)
+    fetch = "mmproj-a-Q8_0.gguf is missing; fetch it with `edgespec pull toy-1b:Q8_0`"
+    name = "toy-1b:Q8_0"
+    assert f"pictures      none: its projector {fetch}" in edgespec_cli("inspect", name).stdout
+    opened = open_model(model, edgespec.EngineConfig(n_ctx=64, n_threads=1))
+    assert opened.why_blind == f"toy-Q8_0.gguf reads text alone: its projector {fetch}"
+    opened.close()
+    findings = {each.subject: each for each in edgespec.diagnose(name, None, budget_s=1)}
+    assert fetch in findings["pictures"].text
+    eyes = model.with_name("mmproj-a-Q8_0.gguf")
+
+    def fetch_eyes(file, source, progress, token, folder) -> Path:
+        assert (file, folder) == (entry.file("Q8_0").projector, model.parent)
+        return projector_files.write(eyes, "gemma3")
+
+    monkeypatch.setattr(hub_client, "fetch", fetch_eyes)
+    assert edgespec_cli("pull", name).stdout == f"{model}\n"
+    assert f"pictures      {eyes.name} (gemma3), at most" in edgespec_cli("inspect", name).stdout
 
 
 def test_names_cannot_steer_the_terminal(tmp_path, edgespec_cli):

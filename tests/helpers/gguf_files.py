@@ -1,6 +1,8 @@
 """Tiny GGUF files, byte by byte, so that everything in them can be wrong."""
 
+import random
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +104,21 @@ def write(path: Path, **changed: Field | None) -> Path:
     left = {key: content for key, content in metadata.items() if content is not None}
     path.write_bytes(gguf_bytes(left, tensors()))
     return path
+
+
+def damaged(whole: bytes, head: int, n: int, seed: int = 7) -> Iterator[bytes]:
+    """Yield `n` copies of a file with random damage in its first `head` bytes."""
+    rng = random.Random(seed)
+    numbers = (0, 1, 255, 65536, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+    for _ in range(n):
+        data = bytearray(whole)
+        for _ in range(rng.choice((1, 2, 8))):
+            at = rng.randrange(head)
+            how = rng.randrange(3)
+            if how == 0:
+                data[at] = rng.randrange(256)
+            elif how == 1:
+                data[at : at + 8] = struct.pack("<Q", rng.choice(numbers))
+            else:
+                del data[at : at + rng.randrange(1, 9)]
+        yield bytes(data)

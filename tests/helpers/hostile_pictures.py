@@ -211,14 +211,7 @@ def main():
     largest = encoded(Image.new("RGBA", (8000, 8000), (250, 140, 20, 128)))
     picture(wholes()["PNG"])  # imports what is needed
     reset_peak()
-    events, before, n_refused = [], peak(), 0
-    watched = ("subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system",
-               "socket.", "open")  # fmt: skip
-    sys.addaudithook(
-        lambda name, args: (
-            events.append(f"{name} {args}"[:200]) if name.startswith(watched) else None
-        )
-    )
+    before, n_refused, events = peak(), 0, audited("open")
     for data in files:
         try:
             picture(data)
@@ -228,6 +221,21 @@ def main():
     told["bytes"] = peak() - before
     picture(largest)
     print(json.dumps(told | {"bytes of the largest": peak() - before}))
+
+
+def audited(*more):
+    """Return a list to which the processes that Python starts from now on are added, its
+    connections, and `more` events.
+    """
+    events = []
+    watched = ("subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system",
+               "socket.", *more)  # fmt: skip
+    sys.addaudithook(
+        lambda name, args: (
+            events.append(f"{name} {args}"[:200]) if name.startswith(watched) else None
+        )
+    )
+    return events
 
 
 def reset_peak():

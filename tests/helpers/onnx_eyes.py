@@ -189,6 +189,26 @@ def write_encoder(path: Path, kind: str, last: np.ndarray, seed: int = 0) -> Pat
     return path
 
 
+def slow_down(path: Path, side: int, n: int) -> Path:
+    """Make an encoder compute `n` products of square matrices more, of `side` rows each. Its
+    embeddings become other ones.
+    """
+    model, node = onnx.load(path), helper.make_node
+    output = model.graph.output[0].name
+    for each in model.graph.node:
+        each.output[:] = ["features" if name == output else name for name in each.output]
+    eye = numpy_helper.from_array(np.eye(side, dtype=np.float32), "square")
+    model.graph.initializer.append(eye)
+    model.graph.node.append(node("ReduceMax", ["features"], ["most"], keepdims=0))
+    model.graph.node.append(node("Mul", ["square", "most"], ["x0"]))
+    for i in range(n):
+        model.graph.node.append(node("MatMul", [f"x{i}", "square"], [f"x{i + 1}"]))
+    model.graph.node.append(node("ReduceMin", [f"x{n}"], ["least"], keepdims=0))
+    model.graph.node.append(node("Add", ["features", "least"], [output]))
+    onnx.save(model, path)
+    return path
+
+
 def _layer(seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     size = 3 * PATCH**2

@@ -27,6 +27,7 @@ from edgespec.backends.tiles import tile_of, tiles_in
 from edgespec.pictures import picture
 from tests.helpers.colours import COLOURS
 from tests.helpers.reading import read
+from tests.helpers.seeing import ASKED, check_colours, check_drafts, check_dropped, check_stops
 from tests.helpers.selection import share
 from tests.helpers.weights import FOLDER
 
@@ -241,20 +242,7 @@ def test_a_stopped_picture_leaves_the_text_before_it(model, stage, monkeypatch):
 def test_an_encoding_ends_when_it_is_stopped(tmp_path, decoder):
     """The encoder takes seconds; it is stopped from the thread that watches."""
     folder = shutil.copytree(decoder("llava").parents[1], tmp_path / "slow")
-    path = folder / "onnx/vision_encoder.onnx"
-    slow = onnx.load(path)
-    node = onnx.helper.make_node
-    names = ["image_features_0"]
-    slow.graph.node[-1].output[0] = names[0]
-    square = np.eye(2500, dtype=np.float32)
-    slow.graph.initializer.append(onnx.numpy_helper.from_array(square, "square"))
-    slow.graph.node.append(node("ReduceMax", [names[0]], ["v0"], keepdims=0))
-    slow.graph.node.append(node("Mul", ["square", "v0"], ["x0"]))
-    for i in range(60):
-        slow.graph.node.append(node("MatMul", [f"x{i}", "x0"], [f"x{i + 1}"]))
-    slow.graph.node.append(node("ReduceMin", ["x60"], ["end"], keepdims=0))
-    slow.graph.node.append(node("Add", [names[0], "end"], ["image_features"]))
-    onnx.save(slow, path)
+    onnx_eyes.slow_down(folder / "onnx/vision_encoder.onnx", 2500, 60)
     model = backend.OnnxModel(
         folder / "onnx/decoder_model_merged.onnx", EngineConfig(n_ctx=64, n_threads=1)
     )
@@ -266,6 +254,11 @@ def test_an_encoding_ends_when_it_is_stopped(tmp_path, decoder):
     assert model.n_past == 0
     assert model.eyes.n_encoded == 0
     model.close()
+
+
+def test_a_client_that_stops_does_not_wait_for_its_picture(decoder, monkeypatch):
+    with edgespec.load(decoder("idefics3"), draft=None, n_ctx=400, n_threads=1) as engine:
+        check_stops(engine, [*BEFORE, *engine.read(picture(noise(50))), *AFTER], monkeypatch)
 
 
 def test_a_full_context_is_told_before_anything_is_encoded(model):
@@ -295,17 +288,7 @@ def test_slots_with_pictures_beside_text(model):
 
 
 def test_embeddings_are_dropped_by_bytes_and_computed_again(model):
-    model.eyes._most_bytes = 1
-    tokens = [shown(model, seed) for seed in (30, 31)]
-    tiles = [tile_of(each[p.start : p.stop]) for each in tokens for p in tiles_in(each)[:1]]
-    first = model.eyes.encode(tiles[0]).copy()
-    model.eyes.encode(tiles[1])
-    assert tiles[0].embeddings is None
-    np.testing.assert_array_equal(model.eyes.encode(tiles[0]), first)
-
-
-def forced(method, n=4, **more):
-    return {"method": method, "num_speculative_tokens": n, "draft_p_min": 0.0, **more}
+    check_dropped(model, shown(model, 30), shown(model, 31))
 
 
 @pytest.fixture(scope="module")
@@ -324,52 +307,20 @@ def draft(tmp_path_factory, decoder):
     return folder
 
 
-def conversation(engine, seed, **sampling):
-    """Return the answers of two turns with pictures, and the figures of both."""
-    rng = np.random.default_rng(seed)
-
-    def words(n):
-        return rng.integers(4, 30, n).tolist()
-
-    loop = words(4)
-    prompt = [*loop, *loop, *engine.read(picture(noise(seed))), *words(5), *loop]
-    given = sampling | ({"seed": seed} if sampling else {}) | {"logit_bias": {0: -99, 1: -99}}
-    first = engine.run(prompt, edgespec.SamplingParams(max_tokens=48, **given))
-    one = [event.completion for event in first][-1]
-    again = engine.read(picture(noise(seed + 1000)))
-    prompt = [*prompt, *one.token_ids, *loop, *again, *words(3)]
-    second = engine.run(prompt, edgespec.SamplingParams(max_tokens=48, **given))
-    two = [event.completion for event in second][-1]
-    return [one.token_ids, two.token_ids], (one.stats, two.stats)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_with_drafts_is_the_text_without(decoder, draft, kind):
-    n, texts, figures = share(30, 8), {}, {}
-    for name, model, spec in (
-        ("plain", None, {"method": "none"}),
-        ("lookup", None, forced("suffix")),
-        ("all", draft, {"method": "auto", "draft_memory": "process"}),
-        ("draft model", draft, forced("draft_model")),
-    ):
-        with edgespec.load(
+    def load(drafts, spec):
+        return edgespec.load(
             decoder(kind),
-            draft=model,
+            draft=draft if drafts else None,
             n_ctx=400,
             n_threads=1,
             prompt_cache="memory",
             speculative_config=spec,
-        ) as engine:
-            for sampling in ({}, {"temperature": 0.8, "top_k": 20}):
-                for seed in range(n):
-                    said, stats = conversation(engine, seed, **sampling)
-                    assert texts.setdefault((seed, bool(sampling)), said) == said, (name, seed)
-                    figures.setdefault(name, []).extend(stats)
-    accepted = sum(each.num_accepted_draft_tokens for each in figures["draft model"])
-    rejected = sum(each.num_draft_tokens for each in figures["draft model"]) - accepted
-    assert accepted >= 7 * n
-    assert rejected >= 7 * n
-    assert all(each.num_cached_tokens for each in figures["lookup"][1::2])
+        )
+
+    no_end = {0: -99, 1: -99}
+    check_drafts(load, noise, (4, 30), share(30, 8), max_tokens=48, logit_bias=no_end)
 
 
 def changed(folder, name, change):
@@ -434,7 +385,7 @@ def spoil(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("encoder", "there is no vision_encoder….onnx in"),
+        ("encoder", "there is no vision_encoder….onnx in .*; fetch it from the same repository"),
         ("truncated", "is damaged, incomplete or no ONNX model"),
         ("width", "makes embeddings of 48 numbers, this model reads 32"),
         ("input", "takes pixels, tensor"),
@@ -503,6 +454,20 @@ def test_a_decoder_without_its_embedding_is_refused(decoder, tmp_path, name, mes
         edgespec.load(folder, draft=None, n_ctx=64)
 
 
+def test_a_stage_that_is_missing_in_the_hubs_cache_is_named_with_what_fetches_it(decoder, tmp_path):
+    home = tmp_path / "models--org--m/snapshots/abc"
+    shutil.copytree(decoder("llava").parents[1], home)
+    path = home / "onnx/decoder_model_merged.onnx"
+    fetch = "`edgespec pull hf:org/m/onnx/decoder_model_merged.onnx`"
+    (home / "onnx/vision_encoder.onnx").unlink()
+    with edgespec.load(path, draft=None, n_ctx=64) as engine:
+        assert "there is no vision_encoder….onnx in" in engine.target.why_blind
+        assert engine.target.why_blind.endswith(f"; fetch it with {fetch}")
+    (home / "onnx/embed_tokens.onnx").unlink()
+    with pytest.raises(ModelError, match=f"no embed_tokens….onnx next to it.*; fetch .* {fetch}"):
+        edgespec.load(path, draft=None, n_ctx=64)
+
+
 def test_positions_of_several_axes_are_refused(decoder, tmp_path):
     folder = shutil.copytree(decoder("llava", "positions").parents[1], tmp_path / "model")
     path = folder / "onnx/decoder_model_merged.onnx"
@@ -527,7 +492,7 @@ def test_settings_that_leave_pictures_out(decoder):
     text = path.parents[2] / "trees-text/model.onnx"
     with (
         edgespec.load(text, draft=None, n_ctx=64) as engine,
-        pytest.raises(ConfigError, match="its graph reads token ids"),
+        pytest.raises(ConfigError, match="the decoder reads token ids"),
     ):
         engine.chat().send(["x", noise()])
     encoder = path.with_name("vision_encoder.onnx")
@@ -535,6 +500,24 @@ def test_settings_that_leave_pictures_out(decoder):
         edgespec.load(text, draft=None, mmproj=encoder)
     with pytest.raises(ConfigError, match=r"vision_encoder\.onnx is a projector"):
         edgespec.load(encoder)
+
+
+def test_an_encoder_next_to_a_decoder_that_reads_ids(decoder, tmp_path):
+    seeing = decoder("llava")
+    folder = shutil.copytree(seeing.parents[1], tmp_path / "model")
+    for graph in (folder / "onnx").glob("*.onnx"):
+        if not files.is_projector(graph.name):
+            graph.unlink()
+    shutil.copy(seeing.parents[2] / "trees-text/model.onnx", path := folder / "onnx/model.onnx")
+    why = "the decoder reads token ids, so pictures have no place in it"
+    info = edgespec.inspect(path)
+    assert (info.projector, info.why_blind) == (None, why)
+    with edgespec.load(path, draft=None, n_ctx=64) as engine:
+        assert why in engine.target.why_blind
+    finding = {each.subject: each for each in edgespec.diagnose(path, None, budget_s=1)}["pictures"]
+    assert (finding.level, why in finding.text) == ("problem", True)
+    (folder / "onnx/vision_encoder.onnx").unlink()
+    assert edgespec.inspect(path).why_blind == ""
 
 
 def test_the_files_of_a_model(decoder, tmp_path):
@@ -586,25 +569,11 @@ def seeing(tmp_path_factory):
     return made
 
 
-ASKED = "What colour is the picture?"
-
-
 @pytest.mark.model
 @pytest.mark.parametrize("kind", KINDS)
 def test_eyes_name_colours(seeing, kind):
-    named = 0
     with edgespec.load(seeing(kind), draft=None, n_ctx=1024, n_threads=1) as engine:
-        for name, colour in COLOURS.items():
-            chat = engine.chat()
-            said = chat.send([onnx_eyes.flat(colour), ASKED], max_tokens=20, temperature=0)
-            named += name in said.text.lower()
-        n_encoded = engine.target.eyes.n_encoded
-        again = chat.send("Are you sure?", max_tokens=4)
-        assert engine.target.eyes.n_encoded == n_encoded
-        assert again.stats.num_cached_tokens > said.stats.num_prompt_tokens
-        engine.chat().send([onnx_eyes.flat(colour), "And now?"], max_tokens=2)
-        assert engine.target.eyes.n_encoded == n_encoded
-    assert named >= 9
+        check_colours(engine, onnx_eyes.flat, least=9)
 
 
 @pytest.mark.model

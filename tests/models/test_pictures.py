@@ -16,6 +16,14 @@ from edgespec_cli.main import cli
 from tests.helpers import colour_eyes, libllama, projector_files, tiny_models
 from tests.helpers.colours import COLOURS
 from tests.helpers.projector_files import KINDS, noise
+from tests.helpers.seeing import (
+    ASKED,
+    check_colours,
+    check_drafts,
+    check_stops,
+    conversation,
+    forced,
+)
 from tests.helpers.selection import share
 
 if libllama.require().is_fork():
@@ -26,6 +34,7 @@ pytestmark = pytest.mark.llama_cpp
 EQUAL = {"n_threads": 1, "flash_attn": "on", "use_extra_bufts": False, "type_v": "bf16"}
 """Settings with which rows of a tiny model do not depend on drafts."""
 GREEDY = {"max_tokens": 16, "temperature": 0}
+VOCABULARY = (20, 250)
 
 
 @pytest.fixture(scope="module")
@@ -52,49 +61,12 @@ def tiny(tmp_path_factory):
     return load
 
 
-def forced(method, n=4, **more):
-    return {"method": method, "num_speculative_tokens": n, "draft_p_min": 0.0, **more}
-
-
-def conversation(engine, kind, seed, **sampling):
-    """Return the answers of two turns with pictures, and the figures of both."""
-    rng = np.random.default_rng(seed)
-
-    def words(n):
-        return rng.integers(20, 250, n).tolist()
-
-    loop = words(4)
-    prompt = [1, *loop, *loop, *engine.read(edgespec.picture(noise(kind, seed))), *words(5), *loop]
-    given = sampling | ({"seed": seed} if sampling else {})
-    first = engine.run(prompt, edgespec.SamplingParams(max_tokens=24, **given))
-    one = [event.completion for event in first][-1]
-    again = engine.read(edgespec.picture(noise(kind, seed + 1000)))
-    prompt = [*prompt, *one.token_ids, *loop, *again, *words(3)]
-    second = engine.run(prompt, edgespec.SamplingParams(max_tokens=24, **given))
-    two = [event.completion for event in second][-1]
-    return [one.token_ids, two.token_ids], (one.stats, two.stats)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_with_drafts_is_the_text_without(tiny, kind):
-    n, texts, figures = share(30, 8), {}, {}
-    for name, draft, spec in (
-        ("plain", False, {"method": "none"}),
-        ("lookup", False, forced("suffix")),
-        ("all", True, {"method": "auto", "draft_memory": "process"}),
-        ("draft model", True, forced("draft_model")),
-    ):
-        with tiny(kind, draft, speculative_config=spec) as engine:
-            for sampling in ({}, {"temperature": 0.8, "top_k": 20}):
-                for seed in range(n):
-                    said, stats = conversation(engine, kind, seed, **sampling)
-                    assert texts.setdefault((seed, bool(sampling)), said) == said, (name, seed)
-                    figures.setdefault(name, []).extend(stats)
-    accepted = sum(each.num_accepted_draft_tokens for each in figures["draft model"])
-    rejected = sum(each.num_draft_tokens for each in figures["draft model"]) - accepted
-    assert accepted >= 7 * n
-    assert rejected >= 7 * n
-    assert all(each.num_cached_tokens for each in figures["lookup"][1::2])
+    check_drafts(
+        lambda draft, spec: tiny(kind, draft, speculative_config=spec),
+        functools.partial(noise, kind), VOCABULARY, share(30, 8), max_tokens=24,
+    )  # fmt: skip
 
 
 def test_a_recurrent_model_sees(tmp_path):
@@ -111,7 +83,9 @@ def test_a_recurrent_model_sees(tmp_path):
             speculative_config=spec, **EQUAL,
         ) as engine:  # fmt: skip
             for seed in range(share(10, 3)):
-                said, figures = conversation(engine, "mlp", seed)
+                said, figures = conversation(
+                    engine, functools.partial(noise, "mlp"), seed, VOCABULARY, max_tokens=24
+                )
                 assert texts.setdefault(seed, said) == said, (spec, seed)
                 assert figures[1].num_cached_tokens
     assert sum(each.num_accepted_draft_tokens for each in figures)
@@ -146,6 +120,13 @@ def test_a_cancelled_picture_does_not_disturb_the_next_request(tiny):
         timed = engine.run(other, edgespec.SamplingParams(max_tokens=8, time_limit_s=0))
         assert [event.completion for event in timed][-1].finish_reason == "time_limit"
         assert [event.completion for event in engine.run(tokens, params)][-1].token_ids == wanted
+
+
+@pytest.mark.parametrize("n_slots", [1, 2])
+def test_a_client_that_stops_does_not_wait_for_its_picture(tiny, monkeypatch, n_slots):
+    with tiny("mlp", n_slots=n_slots) as engine:
+        tokens = [1, 30, *engine.read(edgespec.picture(noise("mlp", 50))), 40, 41]
+        check_stops(engine, tokens, monkeypatch)
 
 
 def test_slots_answer_text_and_pictures_at_once(tiny):
@@ -253,27 +234,14 @@ LEAST = {"mlp": 10, "idefics3": 10, "gemma3": 9, "qwen2vl_merger": 10}
 )
 def test_eyes_name_colours(eyes, kind):
     text, mmproj = eyes(kind)
-    named = 0
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
-        for name, colour in COLOURS.items():
-            chat = engine.chat()
-            said = chat.send(
-                [colour_eyes.flat(kind, colour), "What colour is the picture?"],
-                max_tokens=20,
-                temperature=0,
-            )
-            named += name in said.text.lower()
-        n_encoded = engine.target.eyes.n_encoded
-        again = chat.send("Are you sure?", max_tokens=4)
-        assert engine.target.eyes.n_encoded == n_encoded
-        assert again.stats.num_cached_tokens > said.stats.num_prompt_tokens
-    assert named >= LEAST[kind]
+        check_colours(engine, functools.partial(colour_eyes.flat, kind), LEAST[kind])
 
 
 @pytest.mark.model
 def test_an_answer_about_a_picture_goes_on_where_it_was_cut(eyes):
     text, mmproj = eyes("mlp")
-    asked = [colour_eyes.flat("mlp", colour_eyes.COLOURS["red"]), "What colour is the picture?"]
+    asked = [colour_eyes.flat("mlp", colour_eyes.COLOURS["red"]), ASKED]
     for spec in ({"method": "none"}, forced("suffix")):
         with edgespec.load(
             text, draft=None, mmproj=mmproj, n_ctx=512, speculative_config=spec, **EQUAL
@@ -299,16 +267,15 @@ def test_chats_with_pictures_are_saved_by_their_files(eyes, tmp_path):
     Image = pytest.importorskip("PIL.Image")
     path = tmp_path / "red.png"
     Image.fromarray(colour_eyes.flat("mlp", COLOURS["red"])).save(path)
-    asked = "What colour is the picture?"
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=512, n_threads=1) as engine:
         chat = engine.chat()
-        chat.send([path, asked], max_tokens=12, temperature=0)
+        chat.send([path, ASKED], max_tokens=12, temperature=0)
         saved = json.loads(json.dumps(chat.to_dict()))
         shown = saved["messages"][0]["content"][0]
         assert shown["file"] == str(path)
         other = engine.chat()
         other.load_dict(saved)
-        assert "red" in other.send(asked, max_tokens=12, temperature=0).text.lower()
+        assert "red" in other.send(ASKED, max_tokens=12, temperature=0).text.lower()
         path.unlink()
         other.load_dict(saved)
         assert "red.png cannot be read" in other.messages[0]["content"]
@@ -335,9 +302,8 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
         assert result.exit_code == code, result.output
         return result
 
-    question = "What colour is the picture?"
-    assert "red" in said("run", *model, *asked, "--image", "red.png", question).stdout.lower()
-    lines = f"/image blue.png\n{question}\n"
+    assert "red" in said("run", *model, *asked, "--image", "red.png", ASKED).stdout.lower()
+    lines = f"/image blue.png\n{ASKED}\n"
     chat = said("chat", *model, *asked, lines=lines)
     assert "blue" in chat.stdout.lower()
     assert "blue.png, 56x56 pixels" in chat.stderr
@@ -367,7 +333,6 @@ def seeing(eyes):
 @pytest.mark.model
 def test_three_apis_show_pictures(seeing):
     engine, client = seeing
-    asked = "What colour is the picture?"
     for name in ("red", "blue"):
         url = data_url(colour_eyes.flat("mlp", COLOURS[name]))
         data = url.partition(",")[2]
@@ -377,12 +342,12 @@ def test_three_apis_show_pictures(seeing):
             "max_tokens": 16,
             "messages": [{"role": "user", "content": [
                 {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
-                {"type": "text", "text": asked},
+                {"type": "text", "text": ASKED},
             ]}],
         })  # fmt: skip
         assert name in said.json()["choices"][0]["message"]["content"].lower(), said.text
         messages = [{"role": "user", "content": [
-            {"type": "image", "source": image}, {"type": "text", "text": asked},
+            {"type": "image", "source": image}, {"type": "text", "text": ASKED},
         ]}]  # fmt: skip
         body = common | {"max_tokens": 16, "messages": messages}
         said = client.post("/v1/messages", json=body)
@@ -395,7 +360,7 @@ def test_three_apis_show_pictures(seeing):
             "max_output_tokens": 16,
             "input": [{"role": "user", "content": [
                 {"type": "input_image", "image_url": url},
-                {"type": "input_text", "text": asked},
+                {"type": "input_text", "text": ASKED},
             ]}],
         })  # fmt: skip
         assert name in said.json()["output"][0]["content"][0]["text"].lower(), said.text
@@ -405,7 +370,6 @@ def test_three_apis_show_pictures(seeing):
 @pytest.mark.model
 def test_results_of_tools_show_pictures(seeing):
     engine, client = seeing
-    asked = "What colour is the picture?"
     for name in ("red", "blue"):
         shown = edgespec.picture(colour_eyes.flat("mlp", COLOURS[name]))
         url = data_url(shown.pixels())
@@ -414,10 +378,10 @@ def test_results_of_tools_show_pictures(seeing):
         call = {"id": "a", "type": "function", "function": function}
         picture, said = {"type": "image_url", "image_url": {"url": url}}, {"temperature": 0}
         body = said | {"max_tokens": 16, "messages": [
-            {"role": "user", "content": asked},
+            {"role": "user", "content": ASKED},
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "a", "content": [picture]},
-            {"role": "user", "content": asked},
+            {"role": "user", "content": ASKED},
         ]}  # fmt: skip
         answer = client.post("/v1/chat/completions", json=body).json()
         assert name in answer["choices"][0]["message"]["content"].lower()
@@ -426,27 +390,27 @@ def test_results_of_tools_show_pictures(seeing):
         block = {"type": "image", "source": source}
         result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
         body = said | {"max_tokens": 16, "messages": [
-            {"role": "user", "content": asked},
+            {"role": "user", "content": ASKED},
             {"role": "assistant", "content": [use]},
-            {"role": "user", "content": [result, {"type": "text", "text": asked}]},
+            {"role": "user", "content": [result, {"type": "text", "text": ASKED}]},
         ]}  # fmt: skip
         answer = client.post("/v1/messages", json=body).json()
         assert name in answer["content"][0]["text"].lower()
         body = said | {"max_output_tokens": 16, "input": [
-            {"role": "user", "content": asked},
+            {"role": "user", "content": ASKED},
             {"type": "function_call", "call_id": "a", **function},
             {"type": "function_call_output", "call_id": "a", "output": [
                 {"type": "input_image", "image_url": url},
             ]},
-            {"role": "user", "content": asked},
+            {"role": "user", "content": ASKED},
         ]}  # fmt: skip
         answer = client.post("/v1/responses", json=body).json()
         assert name in answer["output"][0]["content"][0]["text"].lower()
         chat = engine.chat()
         called = {"role": "assistant", "content": "", "tool_calls": [call]}
-        chat.messages = [{"role": "user", "content": asked}, called]
+        chat.messages = [{"role": "user", "content": ASKED}, called]
         chat.add_results([["Here:", shown]])
-        assert name in chat.send(asked, max_tokens=16, temperature=0).text.lower()
+        assert name in chat.send(ASKED, max_tokens=16, temperature=0).text.lower()
         saved = json.loads(json.dumps(chat.to_dict()))
         assert saved["messages"][2]["content"][1]["sha256"] == shown.digest.hex()
 

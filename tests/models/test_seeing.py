@@ -15,6 +15,7 @@ from tests.helpers import libllama, projector_files
 from tests.helpers.gguf_files import UINT32, gguf_bytes
 from tests.helpers.projector_files import KINDS, noise
 from tests.helpers.reading import read
+from tests.helpers.seeing import check_dropped
 
 llama_cpp = libllama.require()
 if llama_cpp.is_fork():
@@ -295,16 +296,8 @@ def llama_cpp_item(slot, tokens):
 
 def test_embeddings_are_dropped_by_bytes_and_computed_again(opened):
     model = opened("mlp")
-    model.kind, most = "mlp", model.eyes._most_bytes
-    model.eyes._most_bytes = 1
-    try:
-        tiles = [tile_of(shown(model, seed)[:16]) for seed in (30, 31)]
-        first = model.eyes.encode(tiles[0]).copy()
-        model.eyes.encode(tiles[1])
-        assert tiles[0].embeddings is None
-        np.testing.assert_array_equal(model.eyes.encode(tiles[0]), first)
-    finally:
-        model.eyes._most_bytes = most
+    model.kind = "mlp"
+    check_dropped(model, shown(model, 30), shown(model, 31))
 
 
 def test_a_batch_holds_a_tile_whose_tokens_see_each_other(tmp_path):

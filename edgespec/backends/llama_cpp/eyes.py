@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from ...pictures import Picture, Pixels
 from ...types import Abort
 from ..keeping_eyes import MOST_BYTES, KeepingEyes, KeptTile, TileKey
 from . import mtmd, projectors
-from .ctrl_c import noting_ctrl_c
 from .declarations import EvalCallback
 from .library import lib, native_log
 
@@ -65,7 +63,11 @@ class LlamaCppEyes(KeepingEyes):
         self._context = self._open(path, model, most_tokens, n_threads, use_gpu)
         self._close = weakref.finalize(self, self._mtmd.mtmd_free, self._context)
         self._cut: tuple[bytes, Any] = (b"", None)  # the picture whose chunks are open
-        self.most_together, self.most_tokens = self._probe()
+        try:
+            self.most_together, self.most_tokens = self._probe()
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self, path: Path, model: Any, most: int, n_threads: int, use_gpu: bool) -> Any:
         params = self._mtmd.mtmd_context_params_default()
@@ -109,8 +111,11 @@ class LlamaCppEyes(KeepingEyes):
         """Return the tokens of a picture, with the token ids that the model has around it. Nothing
         is encoded.
         """
+        return self._worker.submit(self._read, picture, owner).result()
+
+    def _read(self, picture: Picture, owner: str) -> list[int]:
         tokens: list[int] = []
-        with self._lock, self._chunks(picture.width, picture.height) as chunks:
+        with self._chunks(picture.width, picture.height) as chunks:
             place = 0
             for text, chunk in self._listed(chunks):
                 tokens += text
@@ -122,9 +127,9 @@ class LlamaCppEyes(KeepingEyes):
 
     def close(self) -> None:
         """Free the projector. Calling it twice is harmless."""
-        with self._lock:
-            self._forget_chunks()
-            self._close()
+        self._worker.shutdown()
+        self._forget_chunks()
+        self._close()
 
     def _tile(self, picture: Picture, key: TileKey, chunk: Any) -> KeptTile:
         """Return the tile of a chunk."""
@@ -145,10 +150,8 @@ class LlamaCppEyes(KeepingEyes):
         each = [position(image, 0, i) for i in range(n)]
         return np.array([[getattr(p, axis) for p in each] for axis in "tyxz"], np.int32)
 
-    def _encode(self, tile: KeptTile, abort: Abort | None) -> npt.NDArray[np.float32]:
+    def _encode(self, tile: KeptTile, abort: Abort) -> npt.NDArray[np.float32]:
         """Encode a tile. The chunks of its picture stay open for the picture's other tiles."""
-        if abort and abort():
-            raise Aborted("stopped before a picture was encoded")
         try:
             if self._cut[0] != tile.key.digest:
                 self._forget_chunks()
@@ -164,17 +167,12 @@ class LlamaCppEyes(KeepingEyes):
             self._forget_chunks()
         return embeddings
 
-    def _encode_chunk(self, chunk: Any, n: int, abort: Abort | None) -> npt.NDArray[np.float32]:
-        pressed = threading.Event()
-        self._abort = lambda: "cancelled" if pressed.is_set() else abort() if abort else None
-        self._stopped = False
+    def _encode_chunk(self, chunk: Any, n: int, abort: Abort) -> npt.NDArray[np.float32]:
+        self._abort, self._stopped = abort, False
         try:
-            with noting_ctrl_c(pressed.set):
-                code = self._mtmd.mtmd_encode_chunk(self._context, chunk)
+            code = self._mtmd.mtmd_encode_chunk(self._context, chunk)
         finally:
             self._abort = None
-        if pressed.is_set():
-            raise KeyboardInterrupt
         if self._stopped:  # the engine reports success, and what it has computed means nothing
             raise Aborted("stopped while a picture was encoded")
         address = self._mtmd.mtmd_get_output_embd(self._context)

@@ -152,14 +152,13 @@ _LAST = {
     "qwen2.5vl_merger": ("mm.2.weight", 1),
     "qwen3vl_merger": ("mm.2.weight", 1),
 }
+_BIASED = ("attn_q", "attn_k", "attn_v", "attn_qkv")
 _IN_GROUPS = ("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger")  # four patches are a token
 
 
 def _width(header: Header, kind: str) -> int:
     name, place = _LAST[kind]
-    width = header.layouts[name].shape[place]
-    n_deep = sum(f"v.deepstack.{i}.fc2.weight" in header.layouts for i in range(512))
-    return width * (1 + n_deep)
+    return (*header.layouts[name].shape, 1)[place] * (1 + len(_deep(header)))
 
 
 def _most_tokens(header: Header, kind: str, numbers: dict[str, int]) -> int:
@@ -204,11 +203,13 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
     yield "v.patch_embd.weight", (patch, patch, 3, width)
     if kind in _IN_GROUPS:
         yield "v.patch_embd.weight.1", (patch, patch, 3, width)
+        if kind == "qwen3vl_merger":
+            yield from (("v.patch_embd.bias", (width,)), ("v.position_embd.weight", (width, 0)))
     else:
         n_positions = _side(numbers) ** 2 + ("v.class_embd" in header.layouts)
         yield "v.position_embd.weight", (width, n_positions)
     for i in range(numbers["block_count"]):
-        yield from _layer(f"v.blk.{i}.", header, width, feed)
+        yield from _layer(f"v.blk.{i}.", kind, header, width, feed)
     for name in _OF_STATES:
         if f"v.{name}" in header.layouts:
             yield f"v.{name}", (width,)
@@ -219,12 +220,31 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
     elif kind == "idefics3":
         yield "mm.model.fc.weight", (merged, 0)
     else:
-        yield "mm.0.weight", (merged, 0)
-        hidden = header.layouts["mm.0.weight"].shape[1] if "mm.0.weight" in header.layouts else 0
-        yield "mm.2.weight", (hidden, 0)
-        for name in ("mm.0", "mm.2"):
-            if f"{name}.bias" in header.layouts:
-                yield f"{name}.bias", header.layouts[f"{name}.weight"].shape[1:]
+        yield from _two(header, "mm.0", "mm.2", merged, kind == "mlp")
+    for i in _deep(header):
+        start = f"v.deepstack.{i}."
+        yield from ((f"{start}norm.{end}", (merged,)) for end in ("weight", "bias"))
+        yield from _two(header, f"{start}fc1", f"{start}fc2", merged, False)
+
+
+def _two(
+    header: Header, first: str, second: str, width: int, is_biased: bool
+) -> Iterator[tuple[str, Shape]]:
+    """Yield two matrices, of which the second one reads what the first one makes, and their biases,
+    which may be missing unless `is_biased`.
+    """
+    n_out = {name: layout.shape[1:2] for name, layout in header.layouts.items()}
+    yield f"{first}.weight", (width, 0)
+    yield f"{second}.weight", (*n_out[f"{first}.weight"], 0)
+    for name in (first, second):
+        if is_biased or f"{name}.bias" in header.layouts:
+            yield f"{name}.bias", n_out[f"{name}.weight"]
+
+
+def _deep(header: Header) -> list[int]:
+    """Return the layers of a tower that make embeddings for the first layers of the model."""
+    names = [name.split(".") for name in header.layouts if name.startswith("v.deepstack.")]
+    return sorted({int(parts[2]) for parts in names if parts[2].isdecimal()})
 
 
 def _merged(header: Header, kind: str, numbers: dict[str, int]) -> int:
@@ -234,8 +254,10 @@ def _merged(header: Header, kind: str, numbers: dict[str, int]) -> int:
     return _scale(header, kind, numbers) ** 2 if kind == "idefics3" else 1
 
 
-def _layer(start: str, header: Header, width: int, feed: int) -> Iterator[tuple[str, Shape]]:
-    """Yield the tensors of a layer. Biases and a gate may be missing."""
+def _layer(
+    start: str, kind: str, header: Header, width: int, feed: int
+) -> Iterator[tuple[str, Shape]]:
+    """Yield the tensors of a layer. A gate may be missing, and most biases."""
     if f"{start}attn_qkv.weight" in header.layouts:
         names = {"attn_qkv": (width, 3 * width)}
     else:
@@ -247,7 +269,8 @@ def _layer(start: str, header: Header, width: int, feed: int) -> Iterator[tuple[
         names |= {"ffn_up": (feed, width), "ffn_down": (width, feed)}  # older files swap the two
     for name, (n_in, n_out) in names.items():
         yield f"{start}{name}.weight", (n_in, n_out)
-        if f"{start}{name}.bias" in header.layouts:
+        is_read = kind in _IN_GROUPS and name in _BIASED  # without a check
+        if is_read or f"{start}{name}.bias" in header.layouts:
             yield f"{start}{name}.bias", (n_out,)
     for norm in ("ln1", "ln2"):
         yield f"{start}{norm}.weight", (width,)

@@ -34,7 +34,7 @@ class Embedding:
         if path is None:
             raise ModelNotFound(
                 f"{decoder} reads embeddings, and there is no {files.EMBEDDING}….onnx next to it, "
-                "which makes them of tokens; fetch that from the same repository"
+                f"which makes them of tokens; {files.to_fetch_again(decoder)}"
             )
         self.path = path
         self._session: Any = open_session(path, replace(config, provider="cpu"), 1)

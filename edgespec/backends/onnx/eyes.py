@@ -119,11 +119,9 @@ class OnnxEyes(KeepingEyes):
         n = self.family.n_tokens
         return KeptTile(picture, key, n, n, np.arange(n, dtype=np.int32)[None], is_causal=True)
 
-    def _encode(self, tile: KeptTile, abort: Abort | None) -> npt.NDArray[np.float32]:
+    def _encode(self, tile: KeptTile, abort: Abort) -> npt.NDArray[np.float32]:
         """Encode a tile. The pixels of its picture are kept for the picture's other tiles."""
         digest, place = tile.key.digest, tile.key.place
-        if abort and abort():
-            raise Aborted("stopped before a picture was encoded")
         if self._cut[0] != digest:
             self._cut = (digest, self.family.tiles(tile.pixels()))
         _, tiles = self._cut
@@ -144,7 +142,7 @@ class OnnxEyes(KeepingEyes):
             )
         return rows
 
-    def _encoded_pixels(self, tile: Pixels, abort: Abort | None) -> npt.NDArray[Any]:
+    def _encoded_pixels(self, tile: Pixels, abort: Abort) -> npt.NDArray[Any]:
         """Return what the graph makes of the pixels of a tile."""
         height, width, _ = tile.shape
         given: dict[str, npt.NDArray[Any]] = {

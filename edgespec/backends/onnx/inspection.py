@@ -36,6 +36,7 @@ def inspect_metadata(path: Path) -> dict[str, str]:
             "attention.value_length": str(graph.head_size),
             "element_size": str(np.dtype(graph.dtype).itemsize),
             "has_chat_template": str(bool(model.tokenizer.chat_template)),
+            "blind": model.blind,
         } | {f"engine.{name}": value for name, value in model.placement.items()}
     finally:
         model.close()

@@ -20,7 +20,7 @@ from ...types import Abort, Outputs
 from ..base import Buffer, Capabilities, FileModel
 from ..chunks import chunk_ends
 from ..context_length import default_n_ctx
-from ..files import DRAFTED_IDS, VISION
+from ..files import DRAFTED_IDS, VISION, to_fetch_again
 from ..keeping_eyes import embeddings_of
 from ..projectors import open_eyes
 from ..separate import SeparateModels
@@ -261,13 +261,15 @@ class OnnxModel(FileModel):
         fits = (n for n in range(most, 0, -1) if self._usual_n_ctx(n) >= self.n_ctx)
         return next(fits, 0)
 
+    @property
+    def blind(self) -> str:
+        """The reason why no encoder can be used with this graph, "" if one can."""
+        return "" if self._embed else "the decoder reads token ids, so pictures have no place in it"
+
     def _see(self) -> None:
         """Open the vision encoder that the settings name, or the one next to the decoder."""
-        lacks = (
-            f"there is no {VISION}….onnx in {self.path.parent}"
-            if self._embed
-            else "its graph reads token ids, in whose place no pictures can be put"
-        )
+        missing = f"there is no {VISION}….onnx in {self.path.parent}; {to_fetch_again(self.path)}"
+        lacks = self.blind or missing
         opened = open_eyes(self.path, self.config.mmproj, lacks, self._opened_eyes)
         self.eyes, self.why_blind = opened
         if self.eyes:
@@ -276,10 +278,7 @@ class OnnxModel(FileModel):
 
     def _opened_eyes(self, path: Path) -> OnnxEyes:
         if self._embed is None:
-            raise ConfigError(
-                f"{self.path} reads token ids, in whose place no pictures can be put; leave mmproj "
-                "out"
-            )
+            raise ConfigError(f"{path.name} cannot be used: {self.blind}; set mmproj to none")
         return OnnxEyes(
             path,
             config=self.config,

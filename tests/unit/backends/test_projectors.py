@@ -1,6 +1,9 @@
 """Projector files are checked before the engine opens them."""
 
+import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -8,8 +11,18 @@ import pytest
 from edgespec import ConfigError, ModelError, TruncatedModel
 from edgespec.backends import files
 from tests.helpers import libllama, projector_files
-from tests.helpers.gguf_files import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, gguf_bytes
+from tests.helpers.gguf_files import (
+    ARRAY,
+    BOOL,
+    FLOAT32,
+    INT32,
+    STRING,
+    UINT32,
+    damaged,
+    gguf_bytes,
+)
 from tests.helpers.projector_files import KINDS
+from tests.helpers.selection import share
 
 libllama.require()
 
@@ -109,11 +122,31 @@ def zeros(*shape):
         ({}, {"v.blk.0.ln2.bias": zeros(9)}, r"v.blk.0.ln2.bias of \[9\]"),
         ({}, {"mm.0.bias": zeros(9)}, r"mm.0.bias of \[9\]"),
         ({}, {"mm.2.bias": zeros(9)}, r"mm.2.bias of \[9\]"),
+        ({}, {"mm.0.bias": None}, "no tensor mm.0.bias"),
+        ({}, {"mm.0.weight": zeros(64)}, r"mm.2.weight of \[32, 32\]"),
     ],
 )  # fmt: skip
 def test_what_would_end_the_process_is_refused(tmp_path, told, made, message):
     with pytest.raises((ModelError, ConfigError), match=message):
         projectors.check(changed(tmp_path / "p.gguf", "mlp", told, made))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("qwen2vl_merger", "v.blk.0.attn_q.bias"),
+        ("qwen2.5vl_merger", "v.blk.1.attn_v.bias"),
+        ("qwen3vl_merger", "v.blk.0.attn_qkv.bias"),
+        ("qwen3vl_merger", "v.patch_embd.bias"),
+        ("qwen3vl_merger", "v.position_embd.weight"),
+        ("qwen3vl_merger", "v.deepstack.0.norm.weight"),
+        ("qwen3vl_merger", "v.deepstack.0.fc1.weight"),
+        ("qwen3vl_merger", "v.deepstack.0.fc2.weight"),
+    ],
+)
+def test_tensors_that_only_some_kinds_need(tmp_path, kind, name):
+    with pytest.raises(ModelError, match=f"no tensor {name}"):
+        projectors.check(changed(tmp_path / "p.gguf", kind, made={name: None}))
 
 
 @pytest.mark.parametrize("kind", ["idefics3", "gemma3"])
@@ -131,6 +164,30 @@ def test_truncated_files_are_refused(tmp_path):
         (tmp_path / "cut.gguf").write_bytes(whole[:n])
         with pytest.raises(TruncatedModel):
             projectors.check(tmp_path / "cut.gguf")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_damage_ends_no_process_and_takes_little_memory(tmp_path, kind):
+    n, text = share(60, 6), projector_files.write_text(tmp_path / "text.gguf", kind)
+    whole = projector_files.write(tmp_path / "p.gguf", kind).read_bytes()
+    made = projector_files.weights(kind, 32)
+    head = len(whole) - sum(each.nbytes for each in made.values())
+    (folder := tmp_path / "damaged").mkdir()
+    without = [name for name in made if "blk.1" not in name][:: 1 if n > 10 else 9]
+    for name in without:
+        changed(folder / f"without {name}.gguf", kind, made={name: None})
+    for i, data in enumerate(damaged(whole, head, n)):
+        (folder / f"{i:03}.gguf").write_bytes(data)
+    command = [sys.executable, "-m", "tests.helpers.hostile_projectors", str(text), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-200:], done.stderr[-2000:])
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["refused"] + told["seen with"] == 1 + n + len(without)
+    assert told["refused"] >= n // 2
+    assert all(said and "\n" not in said for said in told["says"])
+    assert told["events"] == []
+    assert told["bytes"] < 100 << 20, told["largest"]
 
 
 def test_files_that_are_no_projectors_at_all(tmp_path):

@@ -70,8 +70,8 @@ class Hub:
     token: str | None = None  # the repository is gated, and this opens it
     break_after: int | None = None  # bytes after which the next answer breaks off
     break_every: int | None = None  # bytes after which every longer answer breaks off
-    stall: threading.Event | None = None  # half of each answer waits for this
-    stall_at: str = ""  # if the path has this in it
+    stall: threading.Event | None = None  # the second half of each answer waits for this
+    fault_at: str = ""  # where `stall` and `corrupt` hold: in paths that have this
     corrupt: bool = False
     redirect: str | None = None
     elsewhere: str | None = None  # the hub that has the bytes, as a CDN has them
@@ -180,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         body = content[start:]
-        if hub.corrupt:
+        if hub.corrupt and hub.fault_at in request.path:
             body = body[:-1] + b"?"
         if hub.break_after is not None:
             body, hub.break_after, self.close_connection = body[: hub.break_after], None, True
@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             body, self.close_connection = body[: hub.break_every], True
         stall = hub.stall
         request.sent = len(body)
-        if stall and hub.stall_at in request.path:
+        if stall and hub.fault_at in request.path:
             self.wfile.write(body[: len(body) // 2])
             stall.wait(60)
             return
@@ -258,7 +258,9 @@ for verb, reference, options in calls:
             print(json.dumps({"stored": found}))
             continue
         if verb == "remove":
-            print(json.dumps({"freed": hub.remove(hub.find(reference))}))
+            model = hub.find(reference)
+            names = [path.name for path in hub.deleted_with(model)]
+            print(json.dumps({"names": names, "freed": hub.remove(model)}))
             continue
         if verb == "pull_head":
             path = hub.pull_head(hub.head_repository(reference))
@@ -408,8 +410,30 @@ def test_a_decoder_comes_with_its_embedding_and_its_encoder(server: Hub, environ
         assert not (path.parents[1] / name).exists()
     assert listed["stored"] == [[reference, "ONNX Q4", 21 + 7]]
     assert files.size_of(path) == 21
-    edgespec_process(("remove", reference))
-    assert not list(path.parents[1].rglob("*.onnx*"))
+    for name in ("onnx/embed_tokens_q4.onnx", "onnx/vision_encoder.onnx"):
+        (path.parents[1] / name).unlink()
+        assert edgespec_process(("pull", reference))[0]["path"] == str(path)
+        assert (path.parents[1] / name).read_bytes() == SEEING[name]
+    (removed,) = edgespec_process(("remove", reference))
+    assert removed["names"] == ["embed_tokens_q4.onnx", "vision_encoder.onnx"]
+    assert left(path.parents[3]) <= {"main"}
+
+
+@MORE
+@pytest.mark.parametrize("stage", ["embed_tokens_q4.onnx", "vision_encoder.onnx_data"])
+def test_a_stage_that_breaks_off_is_named(server: Hub, stage: str) -> None:
+    server.files = SEEING | {f"onnx/{stage}": CONTENT}
+    server.corrupt, server.fault_at = True, stage
+    reference = "hf:org/toy/onnx/decoder_model_merged_q4.onnx"
+    failed, missing, listed = edgespec_process(
+        ("pull", reference), ("resolve", reference), ("stored", None)
+    )
+    assert failed["error"] == "DownloadError"
+    assert f"onnx/{stage}" in failed["message"]
+    assert (missing["path"], listed["stored"]) == (None, [])
+    server.corrupt = False
+    (got,) = edgespec_process(("pull", reference))
+    assert (Path(got["path"]).with_name(stage)).read_bytes() == CONTENT
 
 
 @MORE
@@ -505,6 +529,7 @@ def test_a_projector_comes_with_its_model_and_goes_with_the_last_one(server: Hub
     assert next(what for what, *_ in got["seen"]) == "fetching mmproj-F16.gguf"
     assert next(what for what, *_ in both["seen"]) == "fetching mmproj-Q4_K_M.gguf"
     assert first["freed"] == 19 + len(b"GGUF of 16 bits")
+    assert (first["names"], second["names"]) == (["mmproj-F16.gguf"], ["mmproj-Q4_K_M.gguf"])
     assert left_over["stored"] == [["hf:org/toy/toy-Q8_0.gguf", "GGUF Q8_0", 8 + EYES]]
     assert (second["freed"], nothing["stored"]) == (8 + EYES, [])
     assert [path for path in left(folder.parents[2]) if path.endswith(".gguf")] == []
@@ -564,6 +589,45 @@ def test_a_model_of_the_catalogue_comes_with_its_projector(server: Hub) -> None:
     assert [path.name for path in files.projectors(Path(first["path"]))] == ["mmproj-a-Q8_0.gguf"]
     assert (again["path"], again["seen"]) == (first["path"], [])
     assert listed["stored"] == [["toy-1b:Q8_0", "GGUF Q8_0", 20]]
+
+
+def test_a_model_of_the_catalogue_gets_a_projector_that_is_missing(
+    server: Hub, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the hub's cache, there from an older revision, and copied into our folder."""
+    server.files = {"toy-Q8_0.gguf": b"GGUF8888", "mmproj-a-Q8_0.gguf": b"GGUF of eyes"}
+
+    def pulled(n_fetched: int = 1, **options: bool) -> Path:
+        (got,) = edgespec_process(("pull", "toy:Q8_0", options), toml=TOML + PROJECTOR)
+        named = {what for what, *_ in got["seen"] if what.startswith("fetching")}
+        assert len(named) == n_fetched, named
+        return Path(got["path"])
+
+    def seen_with(path: Path) -> list[str]:
+        return [each.name for each in files.projectors(path)]
+
+    def lose_eyes(path: Path) -> None:
+        for each in hub_client.own_files(files.projectors(path)[0]):
+            each.unlink()
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", os.environ["HF_HOME"] + "/hub")
+    path = pulled(2)
+    lose_eyes(path)
+    assert pulled(0, offline=True) == path
+    monkeypatch.setenv("HF_ENDPOINT", NOWHERE)
+    assert pulled(0) == path
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    assert pulled() == path
+    assert seen_with(path) == ["mmproj-a-Q8_0.gguf"]
+    lose_eyes(path)
+    server.revisions["main"] = CONTENT + b"newer"
+    newer = pulled()
+    assert newer != path
+    assert (newer.read_bytes(), seen_with(newer)) == (b"GGUF8888", ["mmproj-a-Q8_0.gguf"])
+    environment.mkdir(exist_ok=True)
+    (copied := environment / "toy-Q8_0.gguf").write_bytes(b"GGUF8888")
+    assert pulled() == copied
+    assert (seen_with(copied), pulled(0)) == (["mmproj-a-Q8_0.gguf"], copied)
 
 
 @MORE
@@ -823,7 +887,7 @@ def halted(server: Hub, *call: str, of: str = "") -> Iterator[None]:
     of: a part of the file's name, if the call fetches several.
     """
     n_before, stall = len(server.gets), threading.Event()
-    server.stall, server.stall_at = stall, of
+    server.stall, server.fault_at = stall, of
     process = start(call)
     while not any(request.sent and of in request.path for request in server.gets[n_before:]):
         assert process.poll() is None
