@@ -4,10 +4,9 @@
 
 All servers run at the same time, and one of them answers at a time. For each number of streams, the
 same questions are asked by that many clients at once: of edgespec plainly and with drafts, of
-llama-server plainly and with each `--spec-type`. Every mode has its turn in every group, and each
-group begins with another mode: one that follows another on the same server is slower. With
-`--reading N`, one answer is streamed in place of all this while a prompt of N tokens is read, and
-its longest silence is measured.
+llama-server plainly and with each `--spec-type`. Every mode has its turn in every group, in an
+order that is drawn for each. With `--reading N`, one answer is streamed in place of all this while
+a prompt of N tokens is read, and its longest silence is measured.
 """
 
 from __future__ import annotations
@@ -247,8 +246,8 @@ def main() -> None:
             groups: dict[str, list] = {mode.name: [] for mode in modes}
             starts = itertools.product(range(args.rounds), range(0, len(questions), n))
             for turn, (_, start) in enumerate(starts):
-                part, first = questions[start : start + n], turn % len(modes)
-                for mode in modes[first:] + modes[:first]:
+                part = questions[start : start + n]
+                for mode in random.Random(turn).sample(modes, len(modes)):
                     groups[mode.name].append(asked_at_once(mode, part, args.tokens))
             for mode in modes:
                 row = row_of(groups[mode.name])
