@@ -12,7 +12,7 @@ from .serving import ServedHead, resampled
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many times as many drafted tokens a step were accepted as was simulated.
+    """Accepted drafted tokens a step, served, as a multiple of what was simulated.
 
     n_answers: the answers with the same text with and without drafts, which alone are compared: in
     them both count the same places. ratio: over all places of a draft; low, high: its 95% interval
