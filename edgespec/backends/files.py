@@ -281,7 +281,7 @@ def find(folder: Path, name: str) -> Path | None:
     """Return the path of a file next to a graph in a folder (`folders_of`), None if there is
     none.
     """
-    there = (each / name for each in folders_of(folder / name))
+    there = (each / name for each in folders_of(folder / Path(name).name))
     return next((path for path in there if path.is_file()), None)
 
 

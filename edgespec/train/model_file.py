@@ -60,8 +60,12 @@ def check(config: Any, vocabulary: Any, folder: Path) -> None:
     if config.vocab_size != len(tokens):
         sys.exit(f"{folder} has {config.vocab_size} tokens, the target {len(tokens)}")
     path = folder / "tokenizer.json"
-    known = json.loads(path.read_text("utf-8"))["model"]["vocab"] if path.exists() else {}
-    if isinstance(known, dict) and any(tokens[i] != text for text, i in known.items()):
+    try:
+        known = json.loads(path.read_text("utf-8"))["model"]["vocab"] if path.exists() else {}
+        other = isinstance(known, dict) and any(tokens[i] != text for text, i in known.items())
+    except (ValueError, RecursionError, KeyError, TypeError, IndexError) as error:
+        sys.exit(f"{path} is damaged, or of an unknown form: {error!r}; fetch it again")
+    if other:
         sys.exit(f"{folder} has other tokens than the target: a draft model needs the same")
 
 

@@ -70,6 +70,7 @@ def drafts(monkeypatch, folder, tmp_path, machine):
 
     monkeypatch.setattr(connecting, "open_draft", open_draft)
     monkeypatch.setattr(connecting, "described", lambda *_: {})  # no engine knows the file
+    monkeypatch.setattr(connecting, "target_path", lambda path: path)  # nor whether it is a head
     monkeypatch.setattr(connecting, "open_model", open_draft)
 
     def governor_of(*models, kind=ThreadGovernor, **options):

@@ -37,6 +37,7 @@ OURS = {  # places that decode what edgespec itself has written, or has decoded 
     "edgespec/train/distill_task.py": "what edgespec has written",
     "edgespec/train/gguf_file.py": "the arguments of our own worker",
     "edgespec/train/head_task.py": "what edgespec has written",
+    "edgespec/train/model_file.py": "the arguments of our own worker",
     "edgespec/train/trim_file.py": "the arguments of our own worker",
     "edgespec/train/worker.py": "the arguments of our own worker, and what edgespec has written",
     "edgespec/measure/libraries.py": "answers of our own process",

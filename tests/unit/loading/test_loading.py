@@ -107,7 +107,7 @@ def test_a_draft_model_that_has_nothing_to_do(disk, monkeypatch):
 
 def test_what_was_loaded_is_closed_when_the_rest_fails(monkeypatch):
     target, draft = (ClosingToy([[0.5, 0.5], [0.5, 0.5]]) for _ in range(2))
-    monkeypatch.setattr(loading, "model_path", lambda _: None)
+    monkeypatch.setattr(loading, "target_path", lambda _: None)
     monkeypatch.setattr(loading, "tuned_options", lambda *_: {})
     monkeypatch.setattr(loading, "draft_paths", lambda *_: [])
     monkeypatch.setattr(loading, "open_model", lambda *_: target)
