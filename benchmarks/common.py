@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -45,6 +46,19 @@ def spread(file: str) -> Iterator[tuple[int, str, str]]:
                 taken[category] += 1
                 name = category if category in SHARES else "mt_bench"
                 yield question["question_id"], name, question["turns"][0]
+
+
+def mixed(file: str, n: int) -> list[str]:
+    """Return the first turns of `n` questions, one of each category after the other."""
+    texts: dict[str, list[str]] = defaultdict(list)
+    with open(file) as lines:
+        for question in map(json.loads, lines):
+            texts[question["category"]].append(question["turns"][0])
+    rounds = itertools.zip_longest(*texts.values())
+    chosen = [text for each in rounds for text in each if text is not None]
+    if len(chosen) < n:
+        sys.exit(f"{file} has {len(chosen)} questions, not {n}")
+    return chosen[:n]
 
 
 def load_fixed(

@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--out", default="")
     args = parser.parse_args()
     path, n_ctx = common.MODELS / args.model, max(2048, 2 * args.reading)
-    questions = [text for _, _, text in common.spread(args.file)][: args.questions]
+    questions = common.mixed(args.file, args.questions)
     with contextlib.ExitStack() as stack:
         ours = [
             sys.executable, "-m", "edgespec_cli", "serve", "-m", str(path), "--slots",
