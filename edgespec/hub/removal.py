@@ -64,9 +64,9 @@ def remove(model: StoredModel) -> int:
 
     In edgespec's own folder, the model's folder is deleted as well, unless another ONNX graph is
     left in it; a head's folder is always deleted. In the hub's cache, the model's files are
-    deleted, with its tokenizer and settings if nothing else of the repository is there, but not
-    content that another revision shares. A projector, or the embedding of an ONNX
-    model, is deleted with the last model that uses it.
+    deleted, but not content that another revision shares; its tokenizer and settings are deleted if
+    nothing else of the repository is left. A projector, or the embedding of an ONNX model, is
+    deleted with the last model that uses it.
     """
     files = _own_files(model)
     if not model.path.is_relative_to(models_dir()):

@@ -121,10 +121,9 @@ def alone(folder: Path) -> Iterator[None]:
 def begin(folder: Path, wanted: dict[str, Any]) -> None:
     """Make the folder of a training, or check that it was begun with the same values.
 
-    wanted: whatever must not change between two runs, for JSON, unless the earlier one made nothing
-    but this folder. Only this user can read what is
-    recorded in the folder. Raises ConfigError if something has changed, and if the folder holds
-    anything else.
+    wanted: whatever must not change between two runs, for JSON; it may change as long as nothing
+    was recorded. Only this user can read what is recorded in the folder. Raises ConfigError if
+    something has changed, and if the folder holds anything else.
     """
     path = folder / MANIFEST
     made = {each.name for each in folder.rglob("*") if each.is_file()} - {MANIFEST, LOCK}

@@ -98,8 +98,8 @@ def counted(answer: Completion) -> tuple[int, ...]:
 
 
 def acceptance(counts: Sequence[Sequence[int]]) -> tuple[float, tuple[float, ...]]:
-    """Return the mean acceptance length and the acceptance at each place in some answers, of each
-    of which is `counted` what was accepted.
+    """Return the mean acceptance length of some answers, and the acceptance at each place. counts:
+    what `counted` returns for each answer.
     """
     steps, *accepted = np.array(counts).sum(0).tolist()
     shares = tuple(n / max(1, steps) for n in accepted)

@@ -322,7 +322,7 @@ def walked(hits: Any, n_drafted: int) -> Any:
 
 def summary(counts: Sequence[Any]) -> dict[str, Any]:
     """Return two lists for what was counted with drafts of 1, 2, … tokens: the mean acceptance
-    lengths, and for each place of a draft the share of drafts of which its token was accepted.
+    lengths, and the shares of drafts whose token was accepted, for each place of a draft.
     """
     shares = [own[1:] / max(1, own[0]) for own in (each.sum(0) for each in counts)]
     return {

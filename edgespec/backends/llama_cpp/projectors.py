@@ -230,8 +230,8 @@ def _tensors(kind: str, header: Header, numbers: dict[str, int]) -> Iterator[tup
 def _two(
     header: Header, first: str, second: str, width: int, is_biased: bool
 ) -> Iterator[tuple[str, Shape]]:
-    """Yield two matrices, of which the second one reads what the first one makes, and their biases,
-    which may be missing unless `is_biased`.
+    """Yield two matrices, where the second reads the output of the first, and their biases, which
+    may be missing unless `is_biased`.
     """
     n_out = {name: layout.shape[1:2] for name, layout in header.layouts.items()}
     yield f"{first}.weight", (width, 0)

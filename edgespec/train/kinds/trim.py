@@ -110,9 +110,12 @@ class Trim(Kind):
     def _copy_companions(self, folder: Path) -> None:
         """Copy the configurations and the tokenizer, and the embedding if it is another graph."""
         folder.mkdir()
-        beside = [kept_files.matching(each, *_COMPANIONS) for each in files.folders_of(self.start)]
-        embedding = [p for p in files.parts(self.start) if not p.name.startswith(self.start.name)]
-        for path in (*(path for each in reversed(beside) for path in each), *embedding):
+        copied = [
+            path for path in files.parts(self.start) if not path.name.startswith(self.start.name)
+        ]
+        for each in files.folders_of(self.start):  # the graph's own folder first
+            copied += kept_files.matching(each, *_COMPANIONS)
+        for path in reversed(copied):  # so that its own files replace those above
             shutil.copyfile(path, folder / path.name)
 
     def _check(self, path: Path, ids: npt.NDArray[np.int64]) -> None:

@@ -14,16 +14,16 @@ def served(counts, equal):
 
 def test_equal_counts_agree_exactly_and_other_texts_do_not_count():
     changed = [*COUNTS[:2], (5, 5, 5, 5)]
-    found = agreement(COUNTS, served(changed, (True, True, False)))
-    assert (found.n_answers, found.ratio, found.low, found.high) == (2, 1, 1, 1)
-    assert found.by_place == (1, 1, None)
+    compared = agreement(COUNTS, served(changed, (True, True, False)))
+    assert (compared.n_answers, compared.ratio, compared.low, compared.high) == (2, 1, 1, 1)
+    assert compared.by_place == (1, 1, None)
 
 
 def test_a_ratio_is_that_of_tokens_a_step():
     more = [(5, 4, 2, 0), (10, 10, 3, 0), (15, 6, 1, 0)]  # as many in half as many steps
-    found = agreement(COUNTS, served(more, (True,) * 3))
-    assert found.ratio == pytest.approx(2)
-    assert found.low == pytest.approx(2)
+    compared = agreement(COUNTS, served(more, (True,) * 3))
+    assert compared.ratio == pytest.approx(2)
+    assert compared.low == pytest.approx(2)
     assert acceptance(COUNTS) == (1 + 26 / 60, (20 / 60, 6 / 60, 0))
 
 
