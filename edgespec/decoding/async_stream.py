@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -97,22 +98,31 @@ class AsyncStream:
 
 
 def _start(events: Iterator[Event]) -> asyncio.Queue[_Item]:
-    """Run a request in a thread and return the queue in which its events arrive."""
+    """Run a request in a thread and return the queue in which its events arrive.
+
+    A second thread passes the events on. The first one would wake the loop's thread, which would
+    hold Python's global lock while the next evaluation should begin; that cost 0.25 ms a token.
+    The second thread gets the lock only when the evaluation releases it.
+    """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[_Item] = asyncio.Queue()
-
-    def hand_over(item: _Item) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(arrived.put_nowait, item)
+    handed_over: queue.SimpleQueue[_Item] = queue.SimpleQueue()
 
     def work() -> None:
         try:
             for event in events:
-                hand_over(event)
+                handed_over.put(event)
         except BaseException as error:
-            hand_over(error)
+            handed_over.put(error)
         finally:
-            hand_over(None)
+            handed_over.put(None)
+
+    def pass_on() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while (item := handed_over.get()) is not None:
+                loop.call_soon_threadsafe(arrived.put_nowait, item)
+            loop.call_soon_threadsafe(arrived.put_nowait, None)
 
     threading.Thread(target=work, name="edgespec-stream", daemon=True).start()
+    threading.Thread(target=pass_on, name="edgespec-events", daemon=True).start()
     return arrived

@@ -30,7 +30,7 @@ T = TypeVar("T")
 _POLL_S = 0.05  # how often a waiting member looks whether it is cancelled
 _PATIENCE = 0.25  # the company waits for slow members for this share of an evaluation's time
 _LEAST_PATIENCE_S = 0.004
-_ALONE_S, _SHARED_S = 1.0, 0.45  # longest evaluations of a prompt's tokens
+_ALONE_S, _SHARED_S = 1.0, 0.35  # longest evaluations of a prompt's tokens, as expected
 _LATEST = 0.25  # weight of the latest time in running means
 
 
