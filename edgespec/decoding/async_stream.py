@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,6 +14,7 @@ from types import TracebackType
 from ..types import Event
 from .interrupt import Interrupt
 
+_LATER_S = 0.002  # the next evaluation has usually begun by then
 _Item = Event | BaseException | None  # None: the request has ended
 
 
@@ -100,9 +102,8 @@ class AsyncStream:
 def _start(events: Iterator[Event]) -> asyncio.Queue[_Item]:
     """Run a request in a thread and return the queue in which its events arrive.
 
-    A second thread passes the events on. The first one would wake the loop's thread, which would
-    hold Python's global lock while the next evaluation should begin; that cost 0.25 ms a token.
-    The second thread gets the lock only when the evaluation releases it.
+    A second thread passes the events on, a little later. The first one would wake the loop's
+    thread, and that would hold Python's global lock when the next evaluation should begin.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[_Item] = asyncio.Queue()
@@ -117,11 +118,19 @@ def _start(events: Iterator[Event]) -> asyncio.Queue[_Item]:
         finally:
             handed_over.put(None)
 
+    def arrive(items: list[_Item]) -> None:
+        for item in items:
+            arrived.put_nowait(item)
+
     def pass_on() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            while (item := handed_over.get()) is not None:
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
-            loop.call_soon_threadsafe(arrived.put_nowait, None)
+        ended = False
+        while not ended:
+            items = [handed_over.get()]
+            time.sleep(_LATER_S)
+            items += [handed_over.get() for _ in range(handed_over.qsize())]
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(arrive, items)
+            ended = items[-1] is None
 
     threading.Thread(target=work, name="edgespec-stream", daemon=True).start()
     threading.Thread(target=pass_on, name="edgespec-events", daemon=True).start()
