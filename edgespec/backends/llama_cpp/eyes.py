@@ -109,11 +109,9 @@ class LlamaCppEyes(KeepingEyes):
 
     def read(self, picture: Picture, owner: str = "") -> list[int]:
         """Return the tokens of a picture, with the token ids that the model has around it. Nothing
-        is encoded.
+        is encoded, and nothing waits for a picture that is: mtmd.h says that tokenizing is for
+        several threads.
         """
-        return self._worker.submit(self._read, picture, owner).result()
-
-    def _read(self, picture: Picture, owner: str) -> list[int]:
         tokens: list[int] = []
         with self._chunks(picture.width, picture.height) as chunks:
             place = 0
