@@ -616,6 +616,31 @@ def test_the_apis_read_files_of_the_folder_that_is_allowed(tiny, tmp_path):
         assert "messages[0]: 'b.png' cannot be read" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("contents", [False, True])
+@pytest.mark.parametrize("cut", [None, -21])
+def test_no_picture_is_in_the_logs(tiny, caplog, tmp_path, cut, contents):
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    pytest.importorskip("PIL.Image")
+    caplog.set_level("DEBUG")
+    url = data_url(noise("mlp"))[:cut]
+    part = {"type": "image_url", "image_url": {"url": url}}
+    body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 2}
+    with tiny("mlp") as engine:
+        kept = {"request_log": tmp_path / "requests.jsonl", "request_log_contents": contents}
+        settings = ServerSettings(model="m", **kept)
+        with TestClient(create_app(engine, settings), base_url="http://localhost") as client:
+            said = client.post("/v1/chat/completions", json=body)
+        assert said.status_code == (400 if cut else 200)
+    logs = caplog.text + (tmp_path / "requests.jsonl").read_text() + said.text
+    assert "/v1/chat/completions" in logs
+    assert url[100:120] not in logs
+    assert (TEXT["text"] in logs) is contents
+
+
 def test_a_model_that_sees_takes_requests_as_large_as_photos(tiny):
     from starlette.testclient import TestClient
 
