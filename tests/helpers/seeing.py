@@ -14,6 +14,17 @@ ASKED = "What colour is the picture?"
 SAMPLED = {"temperature": 0.8, "top_k": 20}
 
 
+def serving(engine, **settings):
+    """Return a client of a server in this process."""
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    app = create_app(engine, ServerSettings(model="m", **settings))
+    return TestClient(app, base_url="http://localhost")
+
+
 def forced(method, n=4, **more):
     """Return settings that always draft `n` tokens."""
     return {"method": method, "num_speculative_tokens": n, "draft_p_min": 0.0, **more}

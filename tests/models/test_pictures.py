@@ -35,6 +35,7 @@ from tests.helpers.seeing import (
     check_stops,
     conversation,
     forced,
+    serving,
 )
 from tests.helpers.selection import share
 
@@ -429,18 +430,10 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
 @pytest.fixture
 def seeing(eyes):
     """Return an engine whose model sees, and a client of its server."""
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     pytest.importorskip("PIL")
     text, mmproj = eyes("mlp")
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
-        client = TestClient(
-            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
-        )
-        yield engine, client
+        yield engine, serving(engine)
 
 
 @pytest.mark.model
@@ -550,15 +543,8 @@ def data_url(pixels):
     ],
 )
 def test_what_the_apis_refuse(tiny, url, message):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     with tiny("mlp") as engine:
-        client = TestClient(
-            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
-        )
+        client = serving(engine)
         part = {"type": "image_url", "image_url": {"url": url}}
         for path, body in (
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
@@ -578,17 +564,11 @@ TEXT = {"type": "text", "text": "What is it?"}
 
 
 def test_the_apis_read_files_of_the_folder_that_is_allowed(tiny, tmp_path):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     Image = pytest.importorskip("PIL.Image")
     Image.fromarray(noise("mlp")).save(tmp_path / "a.png")
     url = data_url(noise("mlp"))
     with tiny("mlp") as engine:
-        settings = ServerSettings(model="m", allowed_local_media_path=tmp_path)
-        client = TestClient(create_app(engine, settings), base_url="http://localhost")
+        client = serving(engine, allowed_local_media_path=tmp_path)
         said = []
         for each in (url, "file:a.png"):
             part = {"type": "image_url", "image_url": {"url": each}}
@@ -619,11 +599,6 @@ def test_the_apis_read_files_of_the_folder_that_is_allowed(tiny, tmp_path):
 @pytest.mark.parametrize("contents", [False, True])
 @pytest.mark.parametrize("cut", [None, -21])
 def test_no_picture_is_in_the_logs(tiny, caplog, tmp_path, cut, contents):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     pytest.importorskip("PIL.Image")
     caplog.set_level("DEBUG")
     url = data_url(noise("mlp"))[:cut]
@@ -631,8 +606,7 @@ def test_no_picture_is_in_the_logs(tiny, caplog, tmp_path, cut, contents):
     body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 2}
     with tiny("mlp") as engine:
         kept = {"request_log": tmp_path / "requests.jsonl", "request_log_contents": contents}
-        settings = ServerSettings(model="m", **kept)
-        with TestClient(create_app(engine, settings), base_url="http://localhost") as client:
+        with serving(engine, **kept) as client:
             said = client.post("/v1/chat/completions", json=body)
         assert said.status_code == (400 if cut else 200)
     logs = caplog.text + (tmp_path / "requests.jsonl").read_text() + said.text
@@ -642,11 +616,6 @@ def test_no_picture_is_in_the_logs(tiny, caplog, tmp_path, cut, contents):
 
 
 def test_a_model_that_sees_takes_requests_as_large_as_photos(tiny):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (1500, 2000, 3)).astype(np.uint8)
     part = {"type": "image_url", "image_url": {"url": data_url(pixels)}}
@@ -654,7 +623,5 @@ def test_a_model_that_sees_takes_requests_as_large_as_photos(tiny):
     body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 2}
     for mmproj, code in (({}, 200), ({"mmproj": "none"}, 413)):
         with tiny("mlp", **mmproj) as engine:
-            app = create_app(engine, ServerSettings(model="m"))
-            client = TestClient(app, base_url="http://localhost")
-            said = client.post("/v1/chat/completions", json=body)
+            said = serving(engine).post("/v1/chat/completions", json=body)
             assert said.status_code == code, said.text
