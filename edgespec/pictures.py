@@ -171,12 +171,19 @@ def _check_sides(width: int, height: int, name: str) -> None:
         )
 
 
-def _decoded(data: bytes, name: str) -> Pixels:
-    """Return the pixels of an encoded picture. Raises ConfigError."""
+def check_pillow() -> None:
+    """Raise ConfigError if Pillow, which decodes and resizes pictures, is not installed."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        import PIL.Image  # noqa: F401
     except ImportError:
         raise ConfigError(f"pictures need Pillow: {install('vision')}") from None
+
+
+def _decoded(data: bytes, name: str) -> Pixels:
+    """Return the pixels of an encoded picture. Raises ConfigError."""
+    check_pillow()
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -93,10 +93,15 @@ class Features:
 
 
 class OfLayers(Features):
-    """The hidden states of some layers, taken from a store that may hold more layers.
+    """The hidden states of some layers, taken from a store that may hold more layers. Positions are
+    those in the text without pictures.
 
-    like: a store in which one token's states have the same shape as here.
+    like: a store in which one token's states have the same shape as here. n_unseen: how many tokens
+    of pictures the target's cache has. first: the first position after them. There are no states
+    before it: those of pictures belong to no tokens that a head could read.
     """
+
+    n_unseen = first = 0
 
     def __init__(self, store: Features, layers: Sequence[int], like: Features) -> None:
         super().__init__(store.most)
@@ -106,19 +111,20 @@ class OfLayers(Features):
     @property
     def start(self) -> int:
         """The first position that has states."""
-        return self._store.start if set(self.layers) <= set(self._store.layers) else self.end
+        has_layers = set(self.layers) <= set(self._store.layers)
+        return max(self.first, self._store.start - self.n_unseen) if has_layers else self.end
 
     @property
     def end(self) -> int:
         """The position after the last one that has states."""
-        return self._store.end
+        return max(self.first, self._store.end - self.n_unseen)
 
     def of(self, start: int, end: int) -> States:
         """Return the states at the positions from `start` to `end`. Raises ValueError if some of
         them are missing.
         """
         self._check(start, end)
-        states = self._store.of(start, end)
+        states = self._store.of(start + self.n_unseen, end + self.n_unseen)
         if self.layers == self._store.layers:
             return states
         return states[:, [self._store.layers.index(layer) for layer in self.layers]]

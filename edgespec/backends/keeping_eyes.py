@@ -69,6 +69,17 @@ def embeddings_of(
     return model.eyes.encode(tile, abort)
 
 
+def check_width(name: str, width: int, wanted: int) -> None:
+    """Raise ConfigError if embeddings do not have the width that a model reads. name: of the file
+    that makes them.
+    """
+    if width != wanted:
+        raise ConfigError(
+            f"{name} makes embeddings of {width} numbers, this model reads {wanted}: take the file "
+            "that was published with the model"
+        )
+
+
 class KeepingEyes(Eyes):
     """Eyes that cut a picture into tiles when it is read, and encode it when its first tile is
     evaluated. For several threads.

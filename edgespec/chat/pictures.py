@@ -19,8 +19,8 @@ from ..pictures import MOST_PICTURES, Picture, picture
 _MARK = re.compile("([\udb00-\udbff][\udc00-\udfff])")
 _FIRST = 0xDB00  # the first of a mark's two surrogates, for the first 1024 pictures
 _MOST_MARKS = 256 * 1024
-_PICTURES = ("picture", "image_url", "input_image")
 _SOURCES = {"image_url": "image_url", "input_image": "image_url", "image": "image"}
+"""The types of parts that name pictures, each with the field that does."""
 LEFT_OUT = "[An image or a file was left out here: results of tools are read as text.]"
 """In place of images and files in results of tools, if the model reads text alone."""
 _NEXT = "[The image is in the next message.]"
@@ -87,7 +87,8 @@ def has_pictures(content: Any) -> bool:
 
 def names_pictures(content: Any) -> bool:
     """Return True if a message's content has parts that are pictures, decoded or not."""
-    return isinstance(content, list) and any(part.get("type") in _PICTURES for part in content)
+    types = {"picture", *_SOURCES}
+    return isinstance(content, list) and any(part.get("type") in types for part in content)
 
 
 def marks_of(text: str) -> list[str]:

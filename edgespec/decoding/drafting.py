@@ -30,13 +30,11 @@ class Drafting:
         """Begin a request; return what its drafters require of the target.
 
         If the request may not draft, they require nothing. Drafters see text alone, not the tokens
-        of pictures. Heads are left out if there are any: they have no states of such tokens.
+        of pictures.
         """
         self._matcher = request.matcher() if may_draft else None
         self._begun = self.drafters if may_draft else []
         request = request.text_alone()
-        if request.n_unseen:
-            self._begun = [drafter for drafter in self._begun if not drafter.reads_states]
         self.policy.begin(request, self._begun)
         self._required = {
             drafter: drafter.begin(request, role) or Requires()

@@ -26,8 +26,8 @@ class HeadDrafter(ModelDrafter):
     It guesses only after tokens that the target has evaluated, so it does not continue the guesses
     of other drafters. It reads a text from the second token on, which is the first one with a
     hidden state before it; heads with `reads_first_token` read the first one, too. If the target's
-    states of unread tokens are gone, the head's window begins after these tokens. states: the
-    target's hidden states.
+    states of unread tokens are gone, the head's window begins after these tokens. It also begins
+    after the last picture, whose tokens it could not read. states: the target's hidden states.
     """
 
     reads_states = True
@@ -45,8 +45,10 @@ class HeadDrafter(ModelDrafter):
         super().__init__(head, target_vocab_size, window=window, **options)
         self.name = head.kind
         self._head = head
-        if states and head.layers:
-            head.features = OfLayers(states, head.layers, head.features)
+        store = states if head.layers else head.features
+        self._features = OfLayers(store or head.features, head.layers, head.features)
+        if store:
+            head.features = self._features
         self._n_skipped = 0 if head.reads_first_token else 1
         self._before: list[int] = []  # tokens of the text before those in the cache
 
@@ -55,8 +57,10 @@ class HeadDrafter(ModelDrafter):
         super().begin(request, role)
         self._draws, self._grows = False, True
         self._n_choices = 1 if role is Role.DRAWN else self._top_k
-        prompt, start = request.prompt, self._head.start
-        if list(prompt[:start]) != self._before or len(prompt) <= start + 1:
+        prompt, start, features = request.prompt, self._head.start, self._features
+        has_seen = request.n_unseen or features.n_unseen  # then states depend on pictures, too
+        features.n_unseen, features.first = request.n_unseen, request.n_before
+        if has_seen or list(prompt[:start]) != self._before or len(prompt) <= start + 1:
             self._begin_in(0)
         else:
             n = common_prefix(self._cache.tokens, prompt, offset=start)

@@ -100,7 +100,8 @@ class Request:
     not used for other owners, not even for drafts. constraint: a constraint on the answer; it
     changes only the target's distribution. left_s: returns the seconds until the time limit.
     prediction: token ids that the answer is likely to contain; prompt lookup drafts from them.
-    n_unseen: how many tokens of pictures were left out of the prompt.
+    n_unseen: how many tokens of pictures were left out of the prompt. n_before: how many of its
+    tokens come before the last picture.
     """
 
     prompt: Sequence[int]
@@ -113,6 +114,7 @@ class Request:
     left_s: Callable[[], float] = lambda: math.inf
     prediction: Sequence[int] = ()
     n_unseen: int = 0
+    n_before: int = 0
 
     def text_alone(self) -> Request:
         """Return the request without pictures in its prompt, as drafters see it; itself if there
@@ -120,7 +122,11 @@ class Request:
         """
         text = [token for token in self.prompt if token >= 0]
         n_unseen = len(self.prompt) - len(text)
-        return replace(self, prompt=text, n_unseen=n_unseen) if n_unseen else self
+        if not n_unseen:
+            return self
+        last = max(i for i, token in enumerate(self.prompt) if token < 0)
+        n_before = last + 1 - n_unseen
+        return replace(self, prompt=text, n_unseen=n_unseen, n_before=n_before)
 
     def matcher(self) -> Matcher | None:
         """Return a matcher for the beginning of the answer, None without a constraint."""

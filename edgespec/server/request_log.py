@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,12 +15,14 @@ from ..errors import ConfigError
 
 logger = logging.getLogger("edgespec.server")
 
+_BASE64 = re.compile(rb"(?:[A-Za-z0-9+/]|\\/){256,}=*")  # in JSON; no text of words is so long
+
 
 class RequestLog:
     """Appends one line for each request to a file that only its owner can read.
 
-    with_contents: lines also have the texts of requests and answers. Raises ConfigError if the file
-    cannot be opened.
+    with_contents: lines also have the texts of requests and answers, without pictures. Raises
+    ConfigError if the file cannot be opened.
     """
 
     def __init__(self, path: Path, *, with_contents: bool) -> None:
@@ -64,7 +67,8 @@ def opened(path: Path) -> int:
 
 
 def _readable(body: bytes) -> Any:
-    """Return a body as JSON, or as text if it is not JSON."""
+    """Return a body as JSON, or as text if it is not JSON; in both cases without pictures."""
+    body = _BASE64.sub(lambda found: b"[%d characters left out]" % len(found[0]), body)
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -128,7 +128,10 @@ class ServerSettings:
     ] = None
     request_log_contents: Annotated[
         bool,
-        Meta(description="Also write the contents of requests and answers to the request log."),
+        Meta(
+            description="Also write the contents of requests and answers to the request log, "
+            "without pictures."
+        ),
     ] = False
     max_body_bytes: Annotated[
         int,

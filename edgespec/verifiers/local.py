@@ -159,7 +159,7 @@ class LocalVerifier:
         n = self._cache.align(context, abort=self._request.abort, token_s=self._reading.token_s)
         yield n
         if self._tiles and n < self._tiles[-1].stop:  # the first `verify` evaluates text alone
-            yield from self._read(n, self._tiles[-1].stop)
+            yield from self._read_untapped(n, self._tiles[-1].stop)
             n = len(self._cache.tokens)
         for point in self._cache.saving_points(context):
             yield from self._read(n, point)
@@ -167,9 +167,7 @@ class LocalVerifier:
             n = point
         n_tapped = self._n_tapped()
         if n_tapped and len(context) - n > self._step:
-            self._tap(())
-            yield from self._read(n, len(context) - n_tapped)
-            self._tap(self._requires.layers)
+            yield from self._read_untapped(n, len(context) - n_tapped)
             n = len(self._cache.tokens)
         while end := self._piece_end(n):
             yield from self._read(n, end)
@@ -185,6 +183,14 @@ class LocalVerifier:
         step = self._step
         start = n // step * step if self._in_pieces else n
         return start + step if len(self._context) - start > step else 0
+
+    def _read_untapped(self, n: int, end: int) -> Iterator[int]:
+        """Evaluate tokens as `_read` does, without hidden states if those make it slower."""
+        if is_slower := self._n_tapped() > 0:
+            self._tap(())
+        yield from self._read(n, end)
+        if is_slower:
+            self._tap(self._requires.layers)
 
     def _read(self, n: int, end: int) -> Iterator[int]:
         """Evaluate tokens `n` to `end` of the prompt, and yield the end of every chunk."""

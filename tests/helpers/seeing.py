@@ -14,6 +14,17 @@ ASKED = "What colour is the picture?"
 SAMPLED = {"temperature": 0.8, "top_k": 20}
 
 
+def serving(engine, **settings):
+    """Return a client of a server in this process."""
+    from starlette.testclient import TestClient
+
+    from edgespec.server.app import create_app
+    from edgespec.server.settings import ServerSettings
+
+    app = create_app(engine, ServerSettings(model="m", **settings))
+    return TestClient(app, base_url="http://localhost")
+
+
 def forced(method, n=4, **more):
     """Return settings that always draft `n` tokens."""
     return {"method": method, "num_speculative_tokens": n, "draft_p_min": 0.0, **more}
@@ -121,21 +132,28 @@ def stuck(eyes, monkeypatch):
 
 
 def check_stops(engine, tokens, monkeypatch):
-    """Check that a client which cancels, or whose time is over, has its answer while its picture is
-    encoded, and that the engine then answers text and the same picture.
+    """Check that while a picture is encoded, other pictures are read, other slots answer, and a
+    client which cancels or whose time is over has its answer; and that the engine then answers text
+    and the same picture.
     """
     params = edgespec.SamplingParams(max_tokens=4)
 
     def answer(tokens, params=params):
         return [event.completion for event in engine.run(tokens, params)][-1]
 
+    shown = next(token.tile.picture for token in tokens if token < 0)
     wanted = answer(tokens[-2:]).token_ids
-    stream = engine.run(tokens, params)
+    stream, done = engine.run(tokens, params), []
     with stuck(engine.eyes, monkeypatch) as begun:
-        canceller = threading.Thread(target=lambda: (begun.wait(), stream.cancel()))
-        canceller.start()
-        assert [event.completion for event in stream][-1].finish_reason == "cancelled"
-        canceller.join()
+        client = threading.Thread(target=lambda: done.extend(stream))
+        client.start()
+        assert begun.wait(20)
+        assert engine.read(edgespec.picture(shown.pixels()[::-1]))
+        if engine.n_slots > 1:
+            assert answer(tokens[-2:]).token_ids == wanted
+        stream.cancel()
+        client.join()
+        assert done[-1].completion.finish_reason == "cancelled"
         assert answer(tokens[-2:]).token_ids == wanted
     with stuck(engine.eyes, monkeypatch):
         timed = edgespec.SamplingParams(max_tokens=4, time_limit_s=0.5)

@@ -27,7 +27,14 @@ from edgespec.backends.tiles import tile_of, tiles_in
 from edgespec.pictures import picture
 from tests.helpers.colours import COLOURS
 from tests.helpers.reading import read
-from tests.helpers.seeing import ASKED, check_colours, check_drafts, check_dropped, check_stops
+from tests.helpers.seeing import (
+    ASKED,
+    check_colours,
+    check_drafts,
+    check_dropped,
+    check_stops,
+    serving,
+)
 from tests.helpers.selection import share
 from tests.helpers.weights import FOLDER
 
@@ -618,17 +625,11 @@ def test_the_command_line_shows_pictures(seeing, tmp_path, monkeypatch):
 
 @pytest.mark.model
 def test_an_api_shows_pictures(seeing):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
     from tests.models.test_pictures import data_url
 
     named = 0
     with edgespec.load(seeing("llava"), draft=None, n_ctx=1024, n_threads=1) as engine:
-        client = TestClient(
-            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
-        )
+        client = serving(engine)
         for name, colour in COLOURS.items():
             content = [
                 {"type": "image_url", "image_url": {"url": data_url(onnx_eyes.flat(colour))}},

@@ -12,10 +12,22 @@ from click.testing import CliRunner
 import edgespec
 from edgespec import ConfigError, ContextFull
 from edgespec.backends.tiles import tiles_in
+from edgespec.chat import templates
+from edgespec.loading.assembly import assemble
 from edgespec_cli.main import cli
-from tests.helpers import colour_eyes, libllama, projector_files, tiny_models
+from tests.helpers import (
+    colour_eyes,
+    libllama,
+    projector_files,
+    tiny_dflash,
+    tiny_gemma4,
+    tiny_heads,
+    tiny_models,
+    tiny_mtp,
+)
 from tests.helpers.colours import COLOURS
 from tests.helpers.projector_files import KINDS, noise
+from tests.helpers.reading import read
 from tests.helpers.seeing import (
     ASKED,
     check_colours,
@@ -23,11 +35,15 @@ from tests.helpers.seeing import (
     check_stops,
     conversation,
     forced,
+    serving,
 )
 from tests.helpers.selection import share
 
-if libllama.require().is_fork():
+llama_cpp = libllama.require()
+if llama_cpp.is_fork():
     pytest.skip("ik_llama.cpp's library shows no pictures", allow_module_level=True)
+
+from tests.models.test_heads import Scripted  # noqa: E402
 
 pytestmark = pytest.mark.llama_cpp
 
@@ -92,6 +108,90 @@ def test_a_recurrent_model_sees(tmp_path):
     assert sum(each.num_draft_tokens - each.num_accepted_draft_tokens for each in figures)
 
 
+HEADS = ("eagle3", "dflash", "hy_v3", "mimo2", "qwen35", "gemma4")
+
+
+def head_of(kind, folder):
+    """Write a target and a trained head for it; return what `load` takes."""
+    if kind == "gemma4":
+        target, own = tiny_gemma4.guessing_weights(noise=0.03)
+        return tiny_gemma4.write_target(folder, target), tiny_gemma4.write_assistant(folder, own)
+    if kind in ("eagle3", "dflash"):
+        write = {"eagle3": tiny_heads, "dflash": tiny_dflash}[kind].write
+        return tiny_models.write(folder, "llama"), write(folder / "head.gguf")
+    n = {"hy_v3": 3, "mimo2": 2, "qwen35": 1}[kind]
+    return tiny_mtp.write(folder, kind, n, weights=tiny_mtp.guessing_weights(kind, n, 0.3)), "auto"
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_trained_heads_guess_after_pictures(tmp_path, kind):
+    text, head = head_of(kind, tmp_path)
+    eyes = projector_files.write(tmp_path / "eyes.gguf", "mlp", tiny_models.WIDTH)
+    texts, drafted, accepted = {}, 0, 0
+    for draft, spec in ((None, {"method": "none"}), (head, forced("draft_model", 3))):
+        with edgespec.load(
+            text, draft=draft, mmproj=eyes, n_ctx=512, speculative_config=spec, **EQUAL
+        ) as engine:
+            for seed in range(share(8, 3)):
+                said, figures = conversation(
+                    engine, functools.partial(noise, "mlp"), seed, VOCABULARY,
+                    max_tokens=24, ignore_eos=True,
+                )  # fmt: skip
+                assert texts.setdefault(seed, said) == said, seed
+                assert all(bool(each.num_draft_tokens) == bool(draft) for each in figures)
+                drafted += sum(each.num_draft_tokens for each in figures)
+                accepted += sum(each.num_accepted_draft_tokens for each in figures)
+    assert drafted > accepted
+    assert accepted > drafted / 10 or kind in ("eagle3", "dflash")  # whose weights are random
+
+
+@pytest.mark.parametrize("kind", ["mlp", "qwen2vl_merger"])
+def test_a_head_reads_the_states_after_the_last_picture(tmp_path, kind):
+    text = projector_files.write_text(tmp_path / "text.gguf", kind)
+    eyes = projector_files.write(tmp_path / "eyes.gguf", kind)
+    config = edgespec.EngineConfig(n_ctx=512, mmproj=str(eyes), **EQUAL)
+    n, layers = 16, (1,)
+
+    def prompt(model, *seeds):
+        shown = [model.eyes.read(edgespec.picture(noise(kind, seed))) for seed in seeds]
+        return [1, *range(30, 50), *shown[0], 71, 80, 90, *shown[1], 72, 80, 90, 91]
+
+    def answer(engine, tokens):
+        return engine.generate(tokens, max_tokens=n, ignore_eos=True)
+
+    wanted = []
+    target = llama_cpp.LlamaCppModel(text, config)
+    with assemble(target, target.tokenizer, None, {"method": "none"}) as plain:
+        for seeds in ((1, 2), (1, 3)):
+            tokens = prompt(target, *seeds)
+            said = answer(plain, tokens).token_ids
+            after = tiles_in(tokens)[-1].stop
+            target.truncate(0)
+            target.tap(layers)
+            read(target, tokens[:after])
+            states = [target.decode([token]).hidden[0].copy() for token in tokens[after:]]
+            states += [target.decode([token]).hidden[0].copy() for token in said]
+            target.tap(())
+            target.truncate(0)
+            wanted.append((seeds, said, states))
+    target = llama_cpp.LlamaCppModel(text, config)
+    head = Scripted([], layers, target.vocab_size)
+    method = forced("draft_model", 6, options={"top_k": 3})
+    with assemble(target, target.tokenizer, head, method) as engine:
+        for seeds, said, states in wanted:  # of the second one, the head has read the words before
+            tokens = prompt(target, *seeds)
+            words = [token for token in tokens if token >= 0]
+            head._text = [*words, *said]
+            found = answer(engine, tokens)
+            assert found.token_ids == said
+            drafted = found.stats.drafts_by_source["eagle3"]
+            assert 0.3 * n < drafted["accepted"] < drafted["drafted"]
+            assert head.start == len(words) - len(tokens[tiles_in(tokens)[-1].stop :]) + 1
+            assert len(head.read) > n // 2
+            for mine, its in zip(head.read, states, strict=False):
+                np.testing.assert_allclose(mine, its, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["mlp", "qwen2vl_merger"])
 def test_another_picture_of_the_same_size_changes_the_answer_and_is_not_reused(tiny, kind):
     with tiny(kind) as engine:
@@ -129,10 +229,11 @@ def test_a_client_that_stops_does_not_wait_for_its_picture(tiny, monkeypatch, n_
         check_stops(engine, tokens, monkeypatch)
 
 
-def test_slots_answer_text_and_pictures_at_once(tiny):
+@pytest.mark.parametrize("invariant", [False, True])
+def test_slots_answer_text_and_pictures_at_once(tiny, invariant):
     import threading
 
-    with tiny("qwen2vl_merger", n_slots=3) as engine:
+    with tiny("qwen2vl_merger", n_slots=3, batch_invariant=invariant) as engine:
         kind, params = "qwen2vl_merger", edgespec.SamplingParams(max_tokens=16)
 
         def prompt(i):
@@ -171,6 +272,19 @@ def test_events_name_the_picture_that_is_encoded_next(tiny, kind):
         engine.run([1, 2, 3], params).close()
         again = list(engine.run(tokens, params))
         assert not any(event.picture for event in again)  # their embeddings are known
+
+
+def test_old_pictures_leave_a_conversation_that_is_too_long(tiny):
+    with tiny("mlp") as engine:
+        engine.tokenizer.chat_template = templates.CHATML
+        chat, options = engine.chat(), {"max_tokens": 16, "temperature": 0}
+        for seed in range(6):
+            said = chat.send([noise("mlp", seed), "What is it?"], **options)
+        assert 0 < chat.n_dropped < len(chat.messages) - 2  # earlier pictures are still shown
+        assert said.stats.num_prompt_tokens < engine.n_ctx
+        again = engine.chat()
+        again.messages = chat.messages[chat.n_dropped : -2]
+        assert again.send(chat.messages[-2]["content"], **options).text == said.text
 
 
 def test_penalties_and_prefix_stores_leave_pictures_out(tiny):
@@ -316,18 +430,10 @@ def test_the_command_line_shows_pictures(eyes, tmp_path, monkeypatch):
 @pytest.fixture
 def seeing(eyes):
     """Return an engine whose model sees, and a client of its server."""
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     pytest.importorskip("PIL")
     text, mmproj = eyes("mlp")
     with edgespec.load(text, draft=None, mmproj=mmproj, n_ctx=1024, n_threads=1) as engine:
-        client = TestClient(
-            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
-        )
-        yield engine, client
+        yield engine, serving(engine)
 
 
 @pytest.mark.model
@@ -437,15 +543,8 @@ def data_url(pixels):
     ],
 )
 def test_what_the_apis_refuse(tiny, url, message):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     with tiny("mlp") as engine:
-        client = TestClient(
-            create_app(engine, ServerSettings(model="m")), base_url="http://localhost"
-        )
+        client = serving(engine)
         part = {"type": "image_url", "image_url": {"url": url}}
         for path, body in (
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
@@ -465,17 +564,11 @@ TEXT = {"type": "text", "text": "What is it?"}
 
 
 def test_the_apis_read_files_of_the_folder_that_is_allowed(tiny, tmp_path):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     Image = pytest.importorskip("PIL.Image")
     Image.fromarray(noise("mlp")).save(tmp_path / "a.png")
     url = data_url(noise("mlp"))
     with tiny("mlp") as engine:
-        settings = ServerSettings(model="m", allowed_local_media_path=tmp_path)
-        client = TestClient(create_app(engine, settings), base_url="http://localhost")
+        client = serving(engine, allowed_local_media_path=tmp_path)
         said = []
         for each in (url, "file:a.png"):
             part = {"type": "image_url", "image_url": {"url": each}}
@@ -503,12 +596,26 @@ def test_the_apis_read_files_of_the_folder_that_is_allowed(tiny, tmp_path):
         assert "messages[0]: 'b.png' cannot be read" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("contents", [False, True])
+@pytest.mark.parametrize("cut", [None, -21])
+def test_no_picture_is_in_the_logs(tiny, caplog, tmp_path, cut, contents):
+    pytest.importorskip("PIL.Image")
+    caplog.set_level("DEBUG")
+    url = data_url(noise("mlp"))[:cut]
+    part = {"type": "image_url", "image_url": {"url": url}}
+    body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 2}
+    with tiny("mlp") as engine:
+        kept = {"request_log": tmp_path / "requests.jsonl", "request_log_contents": contents}
+        with serving(engine, **kept) as client:
+            said = client.post("/v1/chat/completions", json=body)
+        assert said.status_code == (400 if cut else 200)
+    logs = caplog.text + (tmp_path / "requests.jsonl").read_text() + said.text
+    assert "/v1/chat/completions" in logs
+    assert url[100:120] not in logs
+    assert (TEXT["text"] in logs) is contents
+
+
 def test_a_model_that_sees_takes_requests_as_large_as_photos(tiny):
-    from starlette.testclient import TestClient
-
-    from edgespec.server.app import create_app
-    from edgespec.server.settings import ServerSettings
-
     pytest.importorskip("PIL.Image")
     pixels = np.random.default_rng(0).integers(0, 256, (1500, 2000, 3)).astype(np.uint8)
     part = {"type": "image_url", "image_url": {"url": data_url(pixels)}}
@@ -516,7 +623,5 @@ def test_a_model_that_sees_takes_requests_as_large_as_photos(tiny):
     body = {"messages": [{"role": "user", "content": [part, TEXT]}], "max_tokens": 2}
     for mmproj, code in (({}, 200), ({"mmproj": "none"}, 413)):
         with tiny("mlp", **mmproj) as engine:
-            app = create_app(engine, ServerSettings(model="m"))
-            client = TestClient(app, base_url="http://localhost")
-            said = client.post("/v1/chat/completions", json=body)
+            said = serving(engine).post("/v1/chat/completions", json=body)
             assert said.status_code == code, said.text

@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 
+import numpy as np
 import pytest
 
 from edgespec import (
@@ -149,6 +150,14 @@ def test_the_context_ends(server):
         with pytest.raises(ContextFull, match="the server's context 256"):
             there.generate([1] * 257)
         assert there.generate("a", max_tokens=3).token_ids
+
+
+def test_pictures_do_not_travel(server):
+    with (
+        closing(device(server.url)) as there,
+        pytest.raises(ConfigError, match="on another machine, which is sent token ids alone"),
+    ):
+        there.chat().send(["What is it?", np.zeros((8, 8, 3), np.uint8)])
 
 
 def test_a_seed_is_needed_to_draw(server):

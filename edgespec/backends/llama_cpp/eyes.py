@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...errors import Aborted, ConfigError, DecodeError, ModelError
 from ...pictures import Picture, Pixels
 from ...types import Abort
-from ..keeping_eyes import MOST_BYTES, KeepingEyes, KeptTile, TileKey
+from ..keeping_eyes import MOST_BYTES, KeepingEyes, KeptTile, TileKey, check_width
 from . import mtmd, projectors
 from .declarations import EvalCallback
 from .library import lib, native_log
@@ -50,11 +50,7 @@ class LlamaCppEyes(KeepingEyes):
         self.projector = projectors.check(path)
         self._mtmd = mtmd.opened()
         self.width: int = lib.llama_model_n_embd_inp(model)
-        if self.projector.width not in (0, self.width):
-            raise ConfigError(
-                f"{path.name} makes embeddings of {self.projector.width} numbers, this model reads "
-                f"{self.width}: name the mmproj that was published with the model"
-            )
+        check_width(path.name, self.projector.width or self.width, self.width)
         super().__init__(most_bytes)
         self._abort: Abort | None = None
         self._stopped = False
@@ -109,11 +105,9 @@ class LlamaCppEyes(KeepingEyes):
 
     def read(self, picture: Picture, owner: str = "") -> list[int]:
         """Return the tokens of a picture, with the token ids that the model has around it. Nothing
-        is encoded.
+        is encoded, and nothing waits for a picture that is: mtmd.h says that tokenizing is for
+        several threads.
         """
-        return self._worker.submit(self._read, picture, owner).result()
-
-    def _read(self, picture: Picture, owner: str) -> list[int]:
         tokens: list[int] = []
         with self._chunks(picture.width, picture.height) as chunks:
             place = 0

@@ -15,7 +15,7 @@ from ...errors import Aborted, ConfigError, DecodeError, UnknownArchitecture
 from ...pictures import Picture, Pixels
 from ...types import Abort
 from ..base import Tokenizer
-from ..keeping_eyes import MOST_BYTES, KeepingEyes, KeptTile, TileKey
+from ..keeping_eyes import MOST_BYTES, KeepingEyes, KeptTile, TileKey, check_width
 from .abort import AbortableRun
 from .families import family_of
 from .families.base import PROBED, Family
@@ -91,14 +91,9 @@ class OnnxEyes(KeepingEyes):
                 )
         outputs = {each.name: each for each in self._session.get_outputs()}
         self._output = _FEATURES if _FEATURES in outputs else next(iter(outputs))
-        self._check_width((outputs[self._output].shape or [None])[-1])
-
-    def _check_width(self, width: Any) -> None:
-        if isinstance(width, int) and width != self.width:
-            raise ConfigError(
-                f"{self.path.name} makes embeddings of {width} numbers, this model reads "
-                f"{self.width}: take the encoder that was published with the model"
-            )
+        width = (outputs[self._output].shape or [None])[-1]
+        if isinstance(width, int):
+            check_width(self.path.name, width, self.width)
 
     def read(self, picture: Picture, owner: str = "") -> list[int]:
         """Return the tokens of a picture, with the token ids that the model has around it. Nothing
@@ -129,7 +124,7 @@ class OnnxEyes(KeepingEyes):
         if place == len(tiles) - 1:
             self._cut = (b"", ())
         rows = embeddings.astype(np.float32).reshape(-1, embeddings.shape[-1])
-        self._check_width(rows.shape[1])
+        check_width(self.path.name, rows.shape[1], self.width)
         if len(rows) != tile.n_tokens:
             raise ConfigError(
                 f"{self.path.name} makes {len(rows)} embeddings of a picture, and the model's "

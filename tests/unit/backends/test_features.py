@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgespec import ToyModel
-from edgespec.backends.features import Blank, Features
+from edgespec.backends.features import Blank, Features, OfLayers
 from edgespec.cache.token_cache import TokenCache
 
 
@@ -44,6 +44,20 @@ def test_cut_states_are_replaced():
     assert positions(features) == [0, 1, 102]
     features.truncate(0)
     assert (features.start, features.end) == (0, 0)
+
+
+def test_no_state_of_a_picture_is_seen_by_a_head():
+    features = Features()  # without a gap, as keys and values in a target's cache
+    features.append(0, states(range(12)))
+    seen = OfLayers(features, (), features)
+    assert positions(seen) == [*range(12)]
+    seen.n_unseen, seen.first = 6, 3  # three words, a picture of six tokens, three words
+    assert positions(seen) == [9, 10, 11]
+    assert seen.of(4, 5)[0, 0, 0] == 10
+    features.truncate(9)
+    assert positions(seen) == []
+    with pytest.raises(ValueError, match="hidden states of the tokens"):
+        seen.of(2, 3)
 
 
 @pytest.mark.parametrize("asked", [(0, 2), (3, 6), (4, 3)])

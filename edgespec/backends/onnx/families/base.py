@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....advice import install
-from ....errors import ConfigError, ModelError, ModelNotFound
-from ....pictures import Pixels
+from ....errors import ModelError, ModelNotFound
+from ....pictures import Pixels, check_pillow
 from ..companions import number, read, section
 
 FILE = "preprocessor_config.json"
@@ -108,11 +107,3 @@ class Family(ABC):
             f"{self.folder}: {name} of the picture's preparation is {value!r:.60}; {expected} is "
             f"expected: fetch {FILE} again"
         )
-
-
-def check_pillow() -> None:
-    """Raise ConfigError if Pillow, which resizes pictures, is not installed."""
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        raise ConfigError(f"pictures need Pillow: {install('vision')}") from None
