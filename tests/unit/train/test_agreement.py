@@ -2,8 +2,9 @@
 
 import pytest
 
-from edgespec.train.agreement import agreement
-from edgespec.train.serving import ServedHead, acceptance
+from edgespec.train.comparisons import agreement
+from edgespec.train.formats import acceptance
+from edgespec.train.serving import ServedHead
 
 COUNTS = [(10, 4, 2, 0), (20, 10, 3, 0), (30, 6, 1, 0)]
 

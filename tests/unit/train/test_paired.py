@@ -1,5 +1,6 @@
 """A draft model before and after a change."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import edgespec
 from edgespec import hub
 from edgespec.costs.curves import Curve
-from edgespec.train import paired
+from edgespec.train import comparisons
 from edgespec.train.serving import ServedHead
 from tests.helpers import libllama, tiny_models
 
@@ -26,14 +27,15 @@ def times(monkeypatch):
     the times of the latter in two rounds.
     """
     rounds = np.full((2, 2), 0.1)
-    monkeypatch.setattr(paired, "_curve", lambda _: Curve((0,), (1, 4), ((0.5, 1.0),)))
-    monkeypatch.setattr(paired, "_token_times", lambda _: rounds)
+    monkeypatch.setattr(comparisons, "opened", contextlib.nullcontext)
+    monkeypatch.setattr(comparisons, "curve_of", lambda _: Curve((0,), (1, 4), ((0.5, 1.0),)))
+    monkeypatch.setattr(comparisons, "_token_times", lambda _: rounds)
     return rounds
 
 
 def compare(before, after):
     paths = (Path(name) for name in ("target", "before", "after"))
-    return paired.paired(*paths, served(*before), served(*after))
+    return comparisons.paired(*paths, served(*before), served(*after))
 
 
 def test_a_gain_that_all_questions_share(times):
@@ -73,8 +75,8 @@ def test_a_loss_is_a_loss(times):
 def test_tokens_are_timed_in_turns(tmp_path):
     libllama.require()
     paths = [tiny_models.write(tmp_path, "llama", n) for n in (2, 6)]
-    times = paired._token_times(paths)
-    assert times.shape == (2, paired._ROUNDS)
+    times = comparisons._token_times(paths)
+    assert times.shape == (2, comparisons._ROUNDS)
     assert (times > 0).all()
 
 
