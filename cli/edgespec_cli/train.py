@@ -209,6 +209,8 @@ def _compared(made: edgespec.TrainedHead) -> dict[str, str]:
 def _served(served: edgespec.ServedHead) -> dict[str, str]:
     """Return what to say of a head that was measured."""
     places = [f"{share:.0%}" for share in served.acceptance]
+    for i, (low, high) in enumerate(served.intervals):
+        places[i] += f" ({low:.0%}–{high:.0%})"
     return {
         "served": f"acceptance length {served.acceptance_length:.2f}; the tokens of a draft are "
         f"accepted in {', '.join(places)} of the drafts ({served.n_answers} answers)",

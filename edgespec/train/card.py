@@ -54,7 +54,9 @@ def card(
         f"{len(served.acceptance)} tokens:", "",
         *_table({
             "simulated in training": (trained.simulated_length, _shown(trained.simulated)),
-            "served by edgespec": (served.acceptance_length, _shown(served.acceptance)),
+            "served by edgespec (95% interval)": (
+                served.acceptance_length, _shown(served.acceptance, served.intervals)
+            ),
         } | before), "",
         f"Speed on the device that made it: {served.gain:.2f} times as fast as plain decoding "
         f"(95% interval {served.gain_low:.2f}–{served.gain_high:.2f}).", "",
@@ -63,7 +65,8 @@ def card(
         lines += [
             f"In the {both.n_answers} answers that are the same with and without drafts, "
             f"{both.ratio:.3f} times as many drafted tokens a step were accepted as was simulated "
-            f"(95% interval {both.low:.3f} to {both.high:.3f}).", "",
+            f"(95% interval {both.low:.3f} to {both.high:.3f}). For each token of a draft: "
+            f"{', '.join(_shown(both.by_place, both.intervals))}.", "",
         ]  # fmt: skip
     if compared:
         lines += [
@@ -77,8 +80,14 @@ def card(
     return "\n".join(lines)
 
 
-def _shown(values: Sequence[float]) -> list[str]:
-    return [f"{each:.3f}" for each in values]
+def _shown(
+    values: Sequence[float | None], intervals: Sequence[tuple[float, float] | None] = ()
+) -> list[str]:  # fmt: skip
+    """Return values with their intervals, if there are any, as texts."""
+    texts = ["–" if each is None else f"{each:.3f}" for each in values]
+    for i, each in enumerate(intervals):
+        texts[i] += f" ({each[0]:.3f} to {each[1]:.3f})" if each else ""
+    return texts
 
 
 def _table(columns: Mapping[str, tuple[float, list[str]]]) -> list[str]:

@@ -25,7 +25,7 @@ class Agreement:
 
     n_answers: the answers with the same text with and without drafts, which alone are compared: in
     them both count the same places. ratio: over all places of a draft; low, high: its 95% interval
-    from a bootstrap over answers (percentiles). by_place: the ratio for
+    from a bootstrap over answers (percentiles). by_place, intervals: the ratio and its interval for
     each place, None where the simulation accepted nothing.
     """
 
@@ -34,6 +34,7 @@ class Agreement:
     low: float
     high: float
     by_place: tuple[float | None, ...]
+    intervals: tuple[tuple[float, float] | None, ...]
 
 
 def agreement(simulated: Sequence[Sequence[int]], served: ServedHead) -> Agreement | None:
@@ -51,6 +52,7 @@ def agreement(simulated: Sequence[Sequence[int]], served: ServedHead) -> Agreeme
     return Agreement(
         both.shape[1], float(ratios[0]), *interval(ratios),
         tuple(None if each is None else float(each[0]) for each in known),
+        tuple(None if each is None else interval(each) for each in known),
     )  # fmt: skip
 
 

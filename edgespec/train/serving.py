@@ -39,7 +39,8 @@ class ServedHead:
     gain: the speedup with the adaptive policy over plain decoding, for the same prompts in turns,
     and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles). answers:
     for each answer with these drafts, the number of drafts and how often the token at each place
-    was accepted; equal: whether its text is the same as without drafts.
+    was accepted; equal: whether its text is the same as without drafts. intervals: the 95% interval
+    of the acceptance at each place, from a bootstrap over answers.
     """
 
     n_answers: int
@@ -52,6 +53,7 @@ class ServedHead:
     gain_high: float
     answers: tuple[tuple[int, ...], ...] = ()
     equal: tuple[bool, ...] = ()
+    intervals: tuple[tuple[float, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -88,6 +90,7 @@ def serve(
     return ServedHead(
         len(drafted), sum(len(each.token_ids) for each in drafted), length, shares,
         float(np.mean(equal)), float(gains[0]), *interval(gains), tuple(answers), equal,
+        tuple(map(interval, shares_of(answers).T)),
     )  # fmt: skip
 
 

@@ -110,6 +110,15 @@ def test_own_texts_need_no_file_of_prompts(edgespec_cli, given):
     assert given["gently"] is True
 
 
+def test_checking_a_head_shows_the_interval_of_each_token(edgespec_cli, monkeypatch, prompts):
+    intervals = ((0.28, 0.34), (0.08, 0.12), (0.04, 0.06))
+    served = replace(SERVED, intervals=intervals)
+    monkeypatch.setattr(edgespec, "check_head", lambda *_, **__: served)
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("train", model, "--prompts", prompts, "--check", model)
+    assert "accepted in 31% (28%–34%), 10% (8%–12%), 5% (4%–6%) of the drafts" in done.stdout
+
+
 def test_checking_a_head_as_json(edgespec_cli, given, prompts):
     model = str(edgespec_cli.model)
     done = edgespec_cli("train", model, "--prompts", prompts, "--check", model, "--json")

@@ -126,7 +126,7 @@ def test_from_prompts_to_a_draft_model_that_loads_find(pair):
     assert made.paired.difference == pytest.approx(0, abs=0.05)
     assert made.paired.difference_low <= made.paired.difference <= made.paired.difference_high
     card = (made.checkpoint / "README.md").read_text()
-    assert "| | simulated in training | served by edgespec | served before |" in card
+    assert "| | simulated in training | served by edgespec (95% interval) | served before |" in card
     assert made.paired.sentence in card
     assert "llama-2-False.gguf; its last 4 layers" in card
     known = json.loads(json.dumps(made.to_dict()))

@@ -207,7 +207,7 @@ def test_a_model_trimmed_to_all_that_is_said_drafts_as_before(training):
     assert (made.paired.difference_low, made.paired.difference_high) == (0, 0)
     card = (made.checkpoint / "README.md").read_text()
     assert "| drafts | 63 of 64 tokens" in card
-    assert "| | served by edgespec | served before |" in card
+    assert "| | served by edgespec (95% interval) | served before |" in card
     if made.registered:
         found = companions.found(target, target)
         assert [(each.path, each.role) for each in found] == [(made.registered, "sibling")]
