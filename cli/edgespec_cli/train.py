@@ -236,9 +236,17 @@ def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
     table |= {
         "disk": f"{size(plan.disk)} of {size(plan.free_disk)} that are free",
         "memory": size(plan.memory),
-        "break even": length(plan.break_even),
+        "break even": f"{length(plan.break_even)}, as fast as plain decoding",
         f"{plan.wanted_gain} times": length(plan.wanted),
         "expected": f"acceptance length {plan.expected:.2f}, {plan.expected_gain:.2f} times as "
         "fast",
     }
+    if plan.draft_model:
+        table |= {
+            "draft model": f"{plan.draft_model} is there: acceptance length "
+            f"{plan.draft_length:.2f}, at best {plan.draft_gain:.2f} times as fast as plain "
+            "decoding",
+            "as fast as it": length(plan.as_draft),
+            f"{plan.wanted_gain} times it": length(plan.above_draft),
+        }
     return table

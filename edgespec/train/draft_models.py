@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..backends import files
 from ..convert.conversion import holds_weights
 from ..convert.heads.config import read_config
 from ..costs.curves import Curve
@@ -14,13 +15,13 @@ from ..errors import ConfigError
 from ..loading.companions import found
 from ..loading.models import is_head, model_path
 from ..loading.trained import trained_for
-from ..measure.gains import SHORT_CACHE
+from ..measure.gains import SHORT_CACHE, speedup
 from ..named_files import expanded
 from .answers import prompt_ids
 from .formats import acceptance
 from .opening import loaded, opened
-from .planning import Needs, TrainingPlan, curve_of, make_plan
-from .serving import FIXED, counted
+from .planning import Needs, TrainingPlan, curve_of, make_plan, rate_of
+from .serving import DEPTH, FIXED, counted
 from .work import Work
 
 _MODELS = ("ForCausalLM", "ForConditionalGeneration")
@@ -66,13 +67,13 @@ def checkpoint(work: Work) -> Path | None:
     return folder
 
 
-def siblings(work: Work, suffix: str) -> list[Path]:
+def siblings(work: Work, suffix: str = "") -> list[Path]:
     """Return the draft models on this disk that a load of the target would take, best first, but
-    none that was trained here.
+    none that was trained here. suffix: of the file, "" for any.
     """
     trained = set(trained_for(work.path))
     known = [each.path for each in found(work.target, work.path) if each.role == "sibling"]
-    return [each for each in known if each.suffix == suffix and each not in trained]
+    return [each for each in known if suffix in ("", each.suffix) and each not in trained]
 
 
 def plan_of_draft(
@@ -87,6 +88,19 @@ def plan_of_draft(
     return make_plan(
         engine, work, needs, lambda _: _tokens(draft, share), lambda: present_length(work, draft)
     )
+
+
+def rival(work: Work, target: Curve) -> tuple[str, float, float] | None:
+    """Return the name of the draft model with which a load of the target would draft now, its
+    acceptance length for a few prompts, and its speedup; None if there is none.
+
+    target: t(n) of the target.
+    """
+    if not (there := siblings(work)):
+        return None
+    length = present_length(work, there[0])
+    gain, _ = speedup(target, _tokens(there[0]), rate_of(length, DEPTH))
+    return files.label(there[0]), length, gain
 
 
 def _tokens(draft: Path, share: float = 1.0) -> Curve:

@@ -55,7 +55,10 @@ class TrainingPlan:
     length at which drafting is as fast as plain decoding, and WANTED_GAIN times as fast; None where
     no head reaches it. expected: the length to expect. good_gain: the speedup with a good head
     (GOOD). expected_gain: with the expected length. others: the cores that other programs used
-    during the measurements, 0 if the system does not show it.
+    during the measurements, 0 if the system does not show it. draft_model: the name of the draft
+    model on this disk with which a load of the target would draft, "" for none; draft_length,
+    draft_gain: its acceptance length for a few prompts, and its speedup. as_draft, above_draft: the
+    acceptance length at which a head is as fast as it, and WANTED_GAIN times as fast.
     """
 
     n_tokens: int
@@ -72,6 +75,11 @@ class TrainingPlan:
     expected_gain: float
     good_gain: float
     others: float = 0.0
+    draft_model: str = ""
+    draft_length: float = 0.0
+    draft_gain: float = 0.0
+    as_draft: float | None = None
+    above_draft: float | None = None
 
     @property
     def warning(self) -> str:
@@ -114,7 +122,7 @@ class TrainingPlan:
         hours, needed = sum(self.seconds.values()) / 3600, f"{self.break_even:.2f}"
         return (
             f"In about {hours:.1f} hours it makes a draft with an expected acceptance length of "
-            f"{self.expected:.2f}; this device needs {needed} to break even."
+            f"{self.expected:.2f}; this device needs {needed} to be as fast as plain decoding."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,12 +191,14 @@ def head_curve(target: Curve, path: Path, n_read: float) -> Curve:
 def make_plan(
     engine: Engine, work: Work, needs: Needs, drafting: Callable[[Curve], Curve],
     expected: Callable[[], float], layers: Sequence[int] | None = None,
+    rival: Callable[[Curve], tuple[str, float, float] | None] = lambda _: None,
 ) -> TrainingPlan:  # fmt: skip
     """Measure this device and return the plan of a training.
 
     engine: the target with slots, which answers. drafting: returns the expected seconds of a
     drafted token, given t(n) of the target. expected: returns the acceptance length to expect.
-    layers: those whose hidden states are recorded; None if none are.
+    layers: those whose hidden states are recorded; None if none are. rival: given t(n), returns the
+    `draft_model` that is there, its length and its gain.
 
     Raises ConfigError for a target that does not give these states.
     """
@@ -197,7 +207,8 @@ def make_plan(
     target, reading = target_speed(work.path, layers)
     answers = answers_per_s(engine)
     draft, load, n = drafting(target), meter.look(), o.n_tokens
-    length = expected()
+    length, there = expected(), rival(target)
+    least = [length_for(target, draft, each * there[2]) if there else None for each in _GAINS]
     seconds = {"answers": max(0, n - work.recordings.n_tokens) / answers}
     if needs.reading:
         seconds[needs.reading] = LONGER * n / reading
@@ -209,7 +220,7 @@ def make_plan(
         kept_files.free_disk(work.folder), needs.memory,
         length_for(target, draft, _GAINS[0]), length_for(target, draft, _GAINS[1]), length,
         speedup(target, draft, rate_of(length, DEPTH))[0], speedup(target, draft, GOOD)[0],
-        load.others if load else 0.0,
+        load.others if load else 0.0, *(there or ("", 0.0, 0.0)), *least,
     )  # fmt: skip
 
 

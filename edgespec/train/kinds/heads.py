@@ -21,6 +21,7 @@ from ...device import LoadMeter
 from ...engine import Engine
 from ...errors import ConfigError, ModelError
 from .. import planning
+from ..draft_models import rival
 from ..features import bytes_a_token, extract
 from ..formats import WEIGHTS
 from ..opening import N_CTX, opened
@@ -70,6 +71,7 @@ class HeadKind(Kind):
         return make_plan(
             engine, self.work, needs, lambda curve: planning.head_curve(curve, path, self.n_read),
             lambda: planning.expected_length(o.n_tokens), self.shape.layers,
+            lambda curve: rival(self.work, curve),
         )  # fmt: skip
 
     def make(self, python: Path) -> MadeDraft:

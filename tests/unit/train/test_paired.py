@@ -9,9 +9,10 @@ import pytest
 import edgespec
 from edgespec import hub
 from edgespec.costs.curves import Curve
-from edgespec.train import comparisons
+from edgespec.train import comparisons, draft_models, work
 from edgespec.train.serving import ServedHead
 from tests.helpers import libllama, tiny_models
+from tests.unit.train.test_planning import CHEAP, FLAT
 
 
 def served(*answers):
@@ -99,3 +100,18 @@ def test_the_plan_names_the_present_acceptance_length_and_opens_no_projector(tmp
     assert planned.expected > 3  # its own draft
     assert planned.training_per_s > 0
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.llama_cpp
+def test_a_draft_model_that_is_there_is_a_rival(tmp_path, monkeypatch):
+    libllama.require()
+    prompts, target = tmp_path / "prompts.txt", tiny_models.write(tmp_path, "llama")
+    prompts.write_text("Go left.\nStop.\n")
+    monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
+    own = work.Work(target, [prompts], (), tmp_path / "out", work.TrainOptions(), print)
+    assert draft_models.rival(own, FLAT) is None
+    monkeypatch.setattr(draft_models, "siblings", lambda _: [target])
+    monkeypatch.setattr(draft_models, "curve_of", lambda _: CHEAP)
+    name, length, gain = draft_models.rival(own, FLAT)
+    assert (name, length > 3) == (target.name, True)  # its own draft
+    assert gain > 2

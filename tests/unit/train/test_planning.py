@@ -98,7 +98,12 @@ def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp
         path=tmp_path, folder=tmp_path, options=options, recordings=recordings, progress=print
     )
     needs = planning.Needs(5, 7, "hidden states", 2e6)
-    plan = planning.make_plan(None, work, needs, lambda _: CHEAP, lambda: 1.4, (1, 2, 3))
+    plan = planning.make_plan(
+        None, work, needs, lambda _: CHEAP, lambda: 1.4, (1, 2, 3), lambda _: ("small", 2.0, 1.2)
+    )
+    assert (plan.draft_model, plan.draft_length, plan.draft_gain) == ("small", 2.0, 1.2)
+    assert plan.as_draft == length_for(FLAT, CHEAP, 1.2) > plan.break_even
+    assert plan.above_draft == length_for(FLAT, CHEAP, 1.15 * 1.2) > plan.wanted
     assert list(plan.seconds) == ["answers", "hidden states", "training"]
     assert (plan.disk, plan.memory, plan.training_per_s, plan.expected) == (5, 7, 500.0, 1.4)
     assert plan.seconds["training"] == 8 * 1000 / 500
