@@ -228,7 +228,7 @@ class Training:
         """Read the state of an earlier run, or decide how long to train."""
         path = self.folder / STATE
         if path.exists():
-            state = torch.load(path, map_location=DEVICE, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
             with torch.no_grad():
                 for name, each in self.weights.items():
                     each.copy_(state["weights"][name])
