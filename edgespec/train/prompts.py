@@ -58,7 +58,8 @@ def read_prompts(paths: Files, without: Files = (), own: Iterable[Messages] = ()
             if not _is_left_out(messages, left_out):
                 prompts.setdefault(json.dumps(messages), messages)
         if len(prompts) == before:
-            raise ConfigError(f"{source} no prompts that are not in the other files")
+            others = " that are not in the other files" if prompts or left_out else ""
+            raise ConfigError(f"{source} no prompts{others}")
 
     forms = (
         "(expected: a text on each line, or JSON objects with messages, turns, prompt, "
