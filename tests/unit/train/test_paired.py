@@ -115,3 +115,5 @@ def test_a_draft_model_that_is_there_is_a_rival(tmp_path, monkeypatch):
     name, length, gain = draft_models.rival(own, FLAT)
     assert (name, length > 3) == (target.name, True)  # its own draft
     assert gain > 2
+    monkeypatch.setattr(draft_models, "curve_of", lambda _: FLAT)  # as slow as the target
+    assert draft_models.rival(own, FLAT)[2] == 1
