@@ -75,8 +75,7 @@ if TYPE_CHECKING:
     from .pictures import Picture, picture
     from .sampling import rules
     from .train import kinds as train_kinds
-    from .train.agreement import Agreement
-    from .train.paired import PairedDraft
+    from .train.comparisons import Agreement, PairedDraft
     from .train.planning import TrainingPlan
     from .train.recordings import forget_training
     from .train.serving import ServedHead
@@ -222,8 +221,7 @@ _HOMES = {  # modules are imported when a name is first used, which keeps `impor
     "measure.results": ("Candidate", "Choice", "Tuning"),
     "measure.tuning": ("forget", "tune"),
     "pictures": ("Picture", "picture"),
-    "train.agreement": ("Agreement",),
-    "train.paired": ("PairedDraft",),
+    "train.comparisons": ("Agreement", "PairedDraft"),
     "train.planning": ("TrainingPlan",),
     "train.recordings": ("forget_training",),
     "train.serving": ("ServedHead",),

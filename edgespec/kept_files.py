@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -156,6 +157,12 @@ def protect(folder: Path) -> None:
     """Let only this user read a folder and all that is in it."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def free_disk(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder, which need not exist."""
+    nearest = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
+    return shutil.disk_usage(nearest).free
 
 
 def unwritten(error: OSError, folder: Path, variable: str = "") -> str:

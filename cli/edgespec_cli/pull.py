@@ -103,8 +103,8 @@ def _convert(
     """Convert a checkpoint for a target on this disk. If there is none, say how to do it later."""
     import edgespec
     from edgespec import hub
-    from edgespec.convert.heads import read_head
     from edgespec.convert.heads.conversion import target_name
+    from edgespec.convert.heads.reading import read_head
 
     known = hub.targets_of(reference)
     if not quiet:

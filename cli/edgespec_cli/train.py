@@ -208,10 +208,12 @@ def _compared(made: edgespec.TrainedHead) -> dict[str, str]:
 
 def _served(served: edgespec.ServedHead) -> dict[str, str]:
     """Return what to say of a head that was measured."""
-    places = ", ".join(f"{share:.0%}" for share in served.acceptance)
+    places = [f"{share:.0%}" for share in served.acceptance]
+    for i, (low, high) in enumerate(served.intervals):
+        places[i] += f" ({low:.0%}–{high:.0%})"
     return {
         "served": f"acceptance length {served.acceptance_length:.2f}; the tokens of a draft are "
-        f"accepted in {places} of the drafts ({served.n_answers} answers)",
+        f"accepted in {', '.join(places)} of the drafts ({served.n_answers} answers)",
         "gain": f"{served.gain:.2f} times as fast as plain decoding "
         f"({served.gain_low:.2f}–{served.gain_high:.2f})",
     }
@@ -223,7 +225,7 @@ def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
     def length(value: float | None) -> str:
         return "not reached by any draft" if value is None else f"acceptance length {value:.2f}"
 
-    times = {
+    table = {
         stage: f"{seconds / 60:.0f} min, {rate:.0f} tokens/s"
         for (stage, seconds), rate in zip(
             plan.seconds.items(),
@@ -231,11 +233,20 @@ def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:
             strict=False,
         )
     }
-    return times | {
+    table |= {
         "disk": f"{size(plan.disk)} of {size(plan.free_disk)} that are free",
         "memory": size(plan.memory),
-        "break even": length(plan.break_even),
+        "break even": f"{length(plan.break_even)}, as fast as plain decoding",
         f"{plan.wanted_gain} times": length(plan.wanted),
         "expected": f"acceptance length {plan.expected:.2f}, {plan.expected_gain:.2f} times as "
         "fast",
     }
+    if plan.draft_model:
+        table |= {
+            "draft model": f"{plan.draft_model} is there: acceptance length "
+            f"{plan.draft_length:.2f}, at best {plan.draft_gain:.2f} times as fast as plain "
+            "decoding",
+            "as fast as it": length(plan.as_draft),
+            f"{plan.wanted_gain} times it": length(plan.above_draft),
+        }
+    return table

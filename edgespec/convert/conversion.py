@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,16 +13,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from .. import backends, hub
 from ..backends import files
-from ..config import build
-from ..errors import ConfigError, ConversionError, ModelNotFound
+from ..backends.base import Model
+from ..config import EngineConfig, build
+from ..drafters.vocabulary import check_vocabulary
+from ..errors import ConfigError, ConversionError, EngineMissing, ModelNotFound
 from ..hub.known_files import is_gguf
-from ..loading.models import model_path
+from ..kept_files import free_disk
+from ..loading.models import model_path, open_model
 from ..named_files import expanded
 from . import tools
-from .comparison import Comparison, compare
-from .upgrade import check_layers
+from .upgrade import HIDDEN_OUTPUTS, TREE_INPUTS, check_layers
 
 logger = logging.getLogger("edgespec.convert")
 
@@ -29,6 +35,7 @@ Precision = Literal["int4", "int8", "fp16", "fp32"]
 LIMITS = {  # least agreement with the source's greedy tokens; most divergence, nats
     "fp32": (0.97, 1e-3), "fp16": (0.95, 1e-2), "int8": (0.9, 0.05), "int4": (0.6, 0.7),
 }  # fmt: skip
+_ROWS = 24  # of a call
 _GGUF_SPACE, _FOLDER_SPACE = 14, 3  # disk space per source size: two copies as floats
 
 
@@ -125,20 +132,19 @@ def convert(
     partial.mkdir(parents=True)
     try:
         job = _job(given, partial, wanted)
-        warnings = tools.run_worker(interpreter, job, partial, progress, times)
-        for program in _additions(wanted):
-            job = {"graph": job["graph"], "out": job["graph"], "layers": job["layers"]}
+        warnings: tuple[str, ...] = ()
+        for program in _programs(wanted):
             warnings += tools.run_worker(interpreter, job, partial, progress, times, program)
         progress("checking the result against the source")
         start = time.perf_counter()
-        comparison = compare(partial, given)
+        compared = _compared(partial, given)
         times["checking"] = time.perf_counter() - start
         made = Conversion(
             target, wanted.precision, files.size_of(partial / "model.onnx"),
-            **asdict(comparison), seconds={step: round(s, 1) for step, s in times.items()},
+            **compared, seconds={step: round(s, 1) for step, s in times.items()},
             warnings=warnings,
         )  # fmt: skip
-        _check_limits(wanted.precision, comparison)
+        _check_limits(made)
         _write_note(made, given, wanted.accuracy_level, partial)
         partial.replace(target)
     finally:
@@ -198,8 +204,8 @@ def _check_space(source: Path, target: Path) -> None:
     weights = [source] if gguf else list(source.glob("*.safetensors"))
     times = _GGUF_SPACE if gguf else _FOLDER_SPACE
     needed = times * sum(file.stat().st_size for file in weights)
-    there = next(folder for folder in target.absolute().parents if folder.exists())
-    free = shutil.disk_usage(there).free
+    there = target.absolute().parent
+    free = free_disk(there)
     if free < needed:
         raise ConversionError(
             f"converting needs about {needed / 1e9:.1f} GB in {there} for a while, "
@@ -208,11 +214,13 @@ def _check_space(source: Path, target: Path) -> None:
 
 
 def _job(source: Path, folder: Path, wanted: ConversionOptions) -> dict[str, Any]:
-    """Return the worker's job as an object for JSON."""
+    """Return the job of all programs: they write a graph, then change it, in a folder."""
+    graph = str(folder.resolve() / "model.onnx")
     return {
         "source": str(source.resolve()),
-        "out": str(folder.resolve()),
-        "graph": str(folder.resolve() / "model.onnx"),
+        "folder": str(folder.resolve()),
+        "graph": graph,
+        "out": graph,
         "layers": list(wanted.hidden_states),
         "precision": wanted.precision,
         "provider": wanted.provider,
@@ -221,23 +229,24 @@ def _job(source: Path, folder: Path, wanted: ConversionOptions) -> dict[str, Any
     }
 
 
-def _additions(wanted: ConversionOptions) -> Iterator[Path]:
-    """Yield the programs that add the inputs and outputs that the builder leaves out."""
+def _programs(wanted: ConversionOptions) -> Iterator[str]:
+    """Yield the programs that build the graph and add what the builder leaves out."""
+    yield "edgespec.convert.worker"
     if wanted.hidden_states:
-        yield tools.HIDDEN_OUTPUTS
+        yield HIDDEN_OUTPUTS
     if wanted.provider == "cpu":  # with a bias, CUDA's kernel is slower, also for chains
-        yield tools.TREE_INPUTS
+        yield TREE_INPUTS
 
 
-def _check_limits(precision: str, found: Comparison) -> None:
+def _check_limits(made: Conversion) -> None:
     """Raise ConversionError if the graph differs from its source by more than rounding explains."""
-    agreement, divergence = LIMITS[precision]
-    if found.agreement >= agreement and found.divergence <= divergence:
+    agreement, divergence = LIMITS[made.precision]
+    if made.agreement >= agreement and made.divergence <= divergence:
         return
     raise ConversionError(
-        f"the {precision} graph is too far from its source: {found.agreement:.0%} of the "
+        f"the {made.precision} graph is too far from its source: {made.agreement:.0%} of the "
         f"greedy tokens agree (at least {agreement:.0%} are expected), divergence "
-        f"{found.divergence:.3g} nats (at most {divergence:g}); take a higher precision"
+        f"{made.divergence:.3g} nats (at most {divergence:g}); take a higher precision"
     )
 
 
@@ -250,3 +259,72 @@ def _write_note(made: Conversion, source: Path, accuracy_level: int | None, fold
     noted = made.to_dict() | {"source": named, "accuracy_level": accuracy_level}
     del noted["path"]
     (folder / "edgespec.json").write_text(json.dumps(noted, indent=1), "utf-8")
+
+
+def _compared(folder: Path, source: Path) -> dict[str, Any]:
+    """Run the graph in a folder on the text that the source wrote; return the fields of Conversion
+    that say how the results differ.
+
+    The text and the source's logits are in the folder's reference.npz. Raises VocabularyMismatch if
+    token ids mean something else than in the source.
+    """
+    known = np.load(folder / "reference.npz")
+    prompt, greedy, logits = known["prompt"].tolist(), known["greedy"].tolist(), known["logits"]
+    if source.is_file():
+        _check_vocabulary(folder, source)
+    config = EngineConfig(n_ctx=512, provider="cpu")
+    with contextlib.closing(open_model(folder / "model.onnx", config)) as model:
+        rows = _rows_along(model, prompt, greedy)
+        own = _greedy(model, prompt, len(greedy))
+    width = min(rows.shape[1], logits.shape[1])
+    ours, expected = _log_softmax(rows[:, :width]), _log_softmax(logits[:, :width])
+    differing = [i for i, pair in enumerate(zip(own, greedy, strict=True)) if pair[0] != pair[1]]
+    return {
+        "agreement": round(float(np.mean(ours.argmax(1) == greedy)), 4),
+        "greedy_equal": differing[0] if differing else len(greedy),
+        "n_greedy": len(greedy),
+        "divergence": float((np.exp(expected) * (expected - ours)).sum(1).mean()),
+        "max_difference": float(abs(rows[:, :width] - logits[:, :width]).max()),
+    }
+
+
+def _rows_along(model: Model, prompt: list[int], greedy: list[int]) -> npt.NDArray[np.float32]:
+    """Return the graph's logits for each token of `greedy`, [len(greedy), vocab_size]."""
+    model.decode(prompt[:-1], n_logits=0)
+    text = [prompt[-1], *greedy[:-1]]
+    chunks = (text[i : i + _ROWS] for i in range(0, len(text), _ROWS))
+    return np.concatenate(
+        [model.decode(chunk, n_logits=len(chunk)).logits.copy() for chunk in chunks]
+    )
+
+
+def _greedy(model: Model, prompt: list[int], n: int) -> list[int]:
+    """Return the n greedy tokens that the graph generates after the prompt on its own."""
+    model.truncate(0)
+    tokens: list[int] = []
+    token = int(model.decode(prompt).logits[0].argmax())
+    while len(tokens) < n:
+        tokens.append(token)
+        token = int(model.decode([token]).logits[0].argmax())
+    return tokens
+
+
+def _check_vocabulary(folder: Path, source: Path) -> None:
+    """Raise VocabularyMismatch if the graph's token ids mean something else than the GGUF's.
+
+    The ids must mean the same because the two models may be used as target and draft model.
+    """
+    graph = folder / "model.onnx"
+    with contextlib.ExitStack() as stack:
+        try:
+            ours = stack.enter_context(backends.of(source).vocabulary(source))
+        except EngineMissing:
+            return
+        check_vocabulary(ours, stack.enter_context(backends.of(graph).vocabulary(graph)))
+
+
+def _log_softmax(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    rows = rows.astype(np.float64)
+    rows -= rows.max(1, keepdims=True)
+    result: npt.NDArray[np.float64] = rows - np.log(np.exp(rows).sum(1, keepdims=True))
+    return result

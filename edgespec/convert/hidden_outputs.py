@@ -1,36 +1,33 @@
-"""The program that adds hidden states to the outputs of a graph; `tools.py` runs it.
+"""The program that adds hidden states to the outputs of a graph (see program.py).
 
-It needs onnx, and imports nothing of edgespec. Its argument is one JSON object: the paths "graph"
-and "out", and "layers", a list of numbers in which -1 means the final states. It prints one JSON
-object per line: {"step": …}, and {"warning": …} for a graph whose layers are not recognised.
+It needs onnx. Its job has the paths "graph" and "out", and "layers", a list of numbers in which -1
+means the final states. It warns of a graph whose layers are not recognised.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .program import tell
+from .worker import find_head
+
 FINAL = -1
 _SKIP_NORMS = ("SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
 _SUM = 3  # the index of the output of these norms that is the sum of their inputs
-_PRODUCTS = ("MatMul", "MatMulNBits", "Gemm")
-_BEHIND_HEAD = ("Cast", "Mul", "Add", "Div", "Tanh", "Where")
 _CASTS = ("Cast", "Identity")
 _FLOATS = (1, 10)  # element types: FLOAT, FLOAT16
 _NO_VALUES = ("Shape", "Size")  # their results do not depend on the values of their input
 
 
-def main() -> None:
-    """Change the graph that the argument names."""
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": "adding outputs of hidden states"}), flush=True)
+def main(job: dict[str, Any]) -> None:
+    """Change the graph that the job names."""
+    tell(step="adding outputs of hidden states")
     if reason := add_hidden_states(Path(job["graph"]), Path(job["out"]), job["layers"]):
-        print(json.dumps({"warning": f"it cannot give hidden states: {reason}"}), flush=True)
+        tell(warning=f"it cannot give hidden states: {reason}")
 
 
 def add_hidden_states(path: Path, out: Path, layers: list[int]) -> str:
@@ -155,12 +152,8 @@ class _Stream:
 
     def _before_head(self) -> str:
         """Return the name of the value that the head reads, with all its rows."""
-        node = self._makers.get("logits")
-        while node and node.op_type in _BEHIND_HEAD:
-            given = node.input[1:] if node.op_type == "Where" else node.input
-            name = next((value for value in given if value in self._makers), "")
-            node = self._makers.get(name)
-        if not node or node.op_type not in _PRODUCTS:
+        node = find_head(self._graph, ("MatMul", "MatMulNBits", "Gemm"))
+        if not node:
             raise _NotRecognisedError("no matrix product was found that makes the logits")
         name = node.input[0]
         while (node := self._makers.get(name)) and node.op_type in ("Slice", "Gather", *_CASTS):
@@ -237,7 +230,3 @@ def _new_keys(graph: Any) -> list[str]:
     if sorted(keys) != list(range(len(keys))) or not keys:
         raise _NotRecognisedError("no outputs present.0.key, present.1.key and so on were found")
     return [keys[layer] for layer in sorted(keys)]
-
-
-if __name__ == "__main__":
-    main()

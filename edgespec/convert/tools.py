@@ -24,9 +24,7 @@ TOOLS = (
     "onnxruntime-genai==0.18.0", "onnxruntime", "onnx", "onnx-ir", "torch",
     "transformers==5.23.0", "accelerate", "gguf", "sentencepiece", "safetensors",
 )  # fmt: skip
-WORKER = Path(__file__).with_name("worker.py")
-TREE_INPUTS = Path(__file__).with_name("tree_inputs.py")
-HIDDEN_OUTPUTS = Path(__file__).with_name("hidden_outputs.py")
+PROGRAM = Path(__file__).with_name("program.py")
 
 
 def interpreter(progress: Callable[[str], None], *, offline: bool = False) -> Path:
@@ -85,12 +83,12 @@ def run_worker(
     folder: Path,
     progress: Callable[[str], None],
     times: dict[str, float],
-    program: Path = WORKER,
+    program: str,
     *,
     advice: str = "a model that the tools know is needed",
     while_running: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> tuple[str, ...]:
-    """Run a job (see worker.py, tree_inputs.py, hidden_outputs.py) and return its warnings.
+    """Run a job with a module of edgespec (see program.py) and return its warnings.
 
     times: gets the seconds of each step. advice: the end of the message if a step fails.
     while_running: given the process id of the program, returns what to enter while it runs. Raises
@@ -101,7 +99,7 @@ def run_worker(
     with log.open("w") as errors:
         try:
             process = subprocess.Popen(
-                [str(python), "-I", str(program), json.dumps(job)],
+                [str(python), "-I", str(PROGRAM), program, json.dumps(job)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,

@@ -1,27 +1,25 @@
-"""The program that adds the inputs for trees of tokens to a graph; `tools.py` runs it.
+"""The program that adds the inputs for trees of tokens to a graph (see program.py).
 
-It needs onnx, and imports nothing of edgespec. Its argument is one JSON object with the paths
-"graph" and "out". It prints one JSON object per line: {"step": …}, and {"warning": …} for a graph
-that cannot take the inputs.
+It needs onnx. Its job has the paths "graph" and "out". It warns of a graph that cannot take the
+inputs.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
+
+from .program import tell
 
 MASK, POSITIONS = "attention_bias", "position_ids"
 MOST_NODES = 32  # of a tree; sliding windows over cache slots are made longer by this number
 
 
-def main() -> None:
-    """Change the graph that the argument names."""
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": f"adding {MASK} and {POSITIONS}"}), flush=True)
+def main(job: dict[str, Any]) -> None:
+    """Change the graph that the job names."""
+    tell(step=f"adding {MASK} and {POSITIONS}")
     if reason := add_tree_inputs(Path(job["graph"]), Path(job["out"])):
-        print(json.dumps({"warning": f"it cannot evaluate token trees: {reason}"}), flush=True)
+        tell(warning=f"it cannot evaluate token trees: {reason}")
 
 
 def add_tree_inputs(path: Path, out: Path) -> str:
@@ -144,7 +142,3 @@ class _TreeInputs:
         name = f"trees/{kind}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         return name
-
-
-if __name__ == "__main__":
-    main()

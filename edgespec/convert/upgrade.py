@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from .. import backends
 from ..backends.base import FINAL as FINAL
-from ..backends.base import FileModel
+from ..backends.base import FileModel, Model
 from ..config import EngineConfig
 from ..errors import ConfigError, ConversionError, DecodeError, ModelError
 from ..loading.models import model_path, open_model
@@ -22,7 +23,9 @@ from . import tools
 
 logger = logging.getLogger("edgespec.convert")
 
+TREE_INPUTS, HIDDEN_OUTPUTS = "edgespec.convert.tree_inputs", "edgespec.convert.hidden_outputs"
 _N_TOKENS = 24
+MOST_APART = 0.01  # standard deviations of logits that a change of a graph may change
 
 
 def add_tree_inputs(
@@ -48,7 +51,7 @@ def add_tree_inputs(
     if before.trees == "yes":
         raise ConfigError(f"{path} evaluates token trees already")
     interpreter = tools.python_with(["onnx"], python, progress, offline=offline)
-    with _changed(path, tools.TREE_INPUTS, {}, interpreter, progress) as changed:
+    with _changed(path, TREE_INPUTS, {}, interpreter, progress) as changed:
         after = before.compare(path, changed, "the inputs of trees")
         if after.trees != "yes":
             raise ConversionError(f"{path}: trees are not evaluated; {after.trees}")
@@ -76,7 +79,7 @@ def add_hidden_states(
         raise ConfigError(f"{path} gives these hidden states already")
     job = {"layers": before.missing}
     interpreter = tools.python_with(["onnx"], python, progress, offline=offline)
-    with _changed(path, tools.HIDDEN_OUTPUTS, job, interpreter, progress) as changed:
+    with _changed(path, HIDDEN_OUTPUTS, job, interpreter, progress) as changed:
         after = before.compare(path, changed, "outputs of hidden states", layers)
         if after.missing:
             raise ConversionError(f"{path}: hidden states {after.missing} are not given")
@@ -105,7 +108,7 @@ def _graph(source: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def _changed(
-    path: Path, program: Path, job: dict[str, Any], python: Path, progress: Callable[[str], None]
+    path: Path, program: str, job: dict[str, Any], python: Path, progress: Callable[[str], None]
 ) -> Iterator[Path]:
     """Yield the path of a changed graph. It replaces the original afterwards, unless an error is
     raised.
@@ -130,7 +133,7 @@ class _Probe(NamedTuple):
     trees. missing: the wanted layers whose hidden states the graph does not output.
     """
 
-    rows: npt.NDArray[Any]
+    rows: npt.NDArray[np.float32]
     trees: str
     missing: list[int]
 
@@ -141,9 +144,9 @@ class _Probe(NamedTuple):
         with contextlib.closing(open_model(path, config)) as model:
             given = [layer for layer in layers if _gives(model, layer)]
             model.tap(given)
-            tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
-            rows = model.decode(tokens, n_logits=_N_TOKENS).logits.copy()
-            return cls(rows, model.placement["trees"], [i for i in layers if i not in given])
+            return cls(
+                rows_of(model), model.placement["trees"], [i for i in layers if i not in given]
+            )
 
     def compare(self, path: Path, changed: Path, what: str, layers: Sequence[int] = ()) -> _Probe:
         """Probe a changed graph. Raises ConversionError if it does not run or its rows differ."""
@@ -151,9 +154,20 @@ class _Probe(NamedTuple):
             after = self.of(changed, layers)
         except (ModelError, DecodeError) as error:
             raise ConversionError(f"{path}: with {what} it cannot be run: {error}") from error
-        if (after.rows - self.rows).std() > 0.01 * self.rows.std():
+        if not apart(self.rows, after.rows) <= MOST_APART:
             raise ConversionError(f"{path}: with {what} it would give other logits")
         return after
+
+
+def rows_of(model: Model) -> npt.NDArray[np.float32]:
+    """Return the logits of a model for some tokens, [n, vocab_size]."""
+    tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
+    return np.array(model.decode(tokens, n_logits=_N_TOKENS).logits)
+
+
+def apart(before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]) -> float:
+    """Return the difference of logits, in standard deviations of those before."""
+    return float((after - before).std() / before.std())
 
 
 def _gives(model: FileModel, layer: int) -> bool:

@@ -1,17 +1,18 @@
-"""The program that makes an ONNX folder from a model; `tools.py` runs it in its own environment.
+"""The program that makes an ONNX folder from a model (see program.py).
 
-It needs torch, transformers and onnxruntime-genai, and imports nothing of edgespec. Its argument is
-one JSON object. It prints one JSON object per line: {"step": …} or {"warning": …}.
+It needs torch, transformers and onnxruntime-genai. Its job is described in conversion.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import runpy
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from .program import tell
 
 N_GREEDY = 48
 PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
@@ -19,46 +20,30 @@ ALL_ROWS = 1 << 31
 ROUNDING = 0.1  # a quantised matrix differs by less than this, relative to its norm
 
 
-def main() -> None:
-    """Convert the model that the argument names."""
-    job = json.loads(sys.argv[1])
-    out = Path(job["out"])
-    with contextlib.redirect_stdout(sys.stderr):  # libraries print; stdout is for the parent
-        say("loading the source")
-        model, tokenizer = load(Path(job["source"]))
-        say(f"writing {N_GREEDY} greedy tokens with the source")
-        reference(model, tokenizer, out / "reference.npz")
-        tied = tie(model) if job["precision"] in ("int4", "int8") else is_tied(model)
-        say("writing the source's weights as floats")
-        folder = out / "source"
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        del model
-        say(f"building the graph in {job['precision']}")
-        build(folder, out, job, tied)
-        say("adding num_logits_to_keep")
-        if not keep_wanted_rows(out / "model.onnx"):
-            tell(warning="the graph's head was not recognised: it computes logits of every token")
-    shutil.rmtree(out / "source", ignore_errors=True)
-    shutil.rmtree(out / "cache", ignore_errors=True)
-
-
-def tell(**message: Any) -> None:
-    """Write a message to the parent process, as one line of JSON."""
-    print(json.dumps(message), file=sys.__stdout__, flush=True)
-
-
-def say(step: str) -> None:
-    """Tell the parent process which step begins."""
-    tell(step=step)
-
-
-def load(source: Path) -> tuple[Any, Any]:
-    """Return the model in float32 and its tokenizer (see `load_model`)."""
+def main(job: dict[str, Any]) -> None:
+    """Convert the model that the job names."""
     from transformers import AutoTokenizer
 
-    folder, file = _located(source)
-    return load_model(source), AutoTokenizer.from_pretrained(folder, **file)
+    out = Path(job["folder"])
+    tell(step="loading the source")
+    source = Path(job["source"])
+    given, file = _located(source)
+    model, tokenizer = load_model(source), AutoTokenizer.from_pretrained(given, **file)
+    tell(step=f"writing {N_GREEDY} greedy tokens with the source")
+    reference(model, tokenizer, out / "reference.npz")
+    tied = tie(model) if job["precision"] in ("int4", "int8") else is_tied(model)
+    tell(step="writing the source's weights as floats")
+    folder = out / "source"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    del model
+    tell(step=f"building the graph in {job['precision']}")
+    build(folder, out, job, tied)
+    tell(step="adding num_logits_to_keep")
+    if not keep_wanted_rows(out / "model.onnx"):
+        tell(warning="the graph's head was not recognised: it computes logits of every token")
+    shutil.rmtree(out / "source", ignore_errors=True)
+    shutil.rmtree(out / "cache", ignore_errors=True)
 
 
 def load_model(source: Path) -> Any:
@@ -140,8 +125,6 @@ def build(folder: Path, out: Path, job: dict[str, Any], tied: bool) -> None:
         arguments += ["--extra_options", *(f"{key}={value}" for key, value in options.items())]
     before, sys.argv = sys.argv, arguments
     try:
-        import runpy
-
         runpy.run_path(builder.__file__, run_name="__main__")
     finally:
         sys.argv = before
@@ -193,19 +176,11 @@ def keep_wanted_rows(path: Path) -> bool:
     return True
 
 
-def find_head(graph: Any) -> Any:
+def find_head(graph: Any, products: Sequence[str] = ("MatMul", "MatMulNBits")) -> Any:
     """Return the matrix product that computes the logits, or None if it is not recognised."""
     makers = {name: node for node in graph.node for name in node.output}
-    name = "logits"
-    while name in makers:
-        node = makers[name]
-        if node.op_type in ("MatMul", "MatMulNBits"):
-            return node
-        if node.op_type not in ("Cast", "Mul", "Add", "Div", "Tanh", "Where"):
-            return None
-        name = node.input[1 if node.op_type == "Where" else 0]
-    return None
-
-
-if __name__ == "__main__":
-    main()
+    node = makers.get("logits")
+    while node and node.op_type in ("Cast", "Mul", "Add", "Div", "Tanh", "Where"):
+        given = node.input[1:] if node.op_type == "Where" else node.input
+        node = next((makers[name] for name in given if name in makers), None)
+    return node if node and node.op_type in products else None

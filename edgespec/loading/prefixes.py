@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
-from .. import backends
+from .. import backends, kept_files
 from ..backends import files
 from ..backends.base import FileModel, Model
 from ..cache import prefix_files
@@ -30,7 +29,7 @@ def prefix_store(config: EngineConfig) -> PrefixStore | None:
     memory = _bound(config.cache_ram, available_memory())
     if config.prompt_cache == "off" or not memory:
         return None
-    disk = _bound(config.cache_disk, _free_disk())
+    disk = _bound(config.cache_disk, kept_files.free_disk(prefix_files.folder()))
     on_disk = PrefixFiles(disk, keeps_all=config.prompt_cache == "disk") if disk else None
     return PrefixStore(memory, on_disk)
 
@@ -41,12 +40,6 @@ def _bound(given: int | None, free: int) -> int:
         return given << 20
     bound = min(free // 4, _MOST)
     return bound if bound >= _LEAST else 0
-
-
-def _free_disk() -> int:
-    folder = prefix_files.folder()
-    nearest = next(path for path in (folder, *folder.parents) if path.is_dir())
-    return shutil.disk_usage(nearest).free
 
 
 def identity_of(model: Model) -> Identity | None:

@@ -5,23 +5,18 @@ target's distributions. Only its last layers and its final norm are trained here
 them reads is computed once and kept, so a pass over the answers costs these layers and the output
 matrix only.
 
-It needs transformers and gguf. The job has, in addition to the fields that
-`worker.py` reads,
+It needs transformers and gguf. The job has, in addition to the fields that `worker.py` reads,
 
-    likeliest     the folder with likeliest.bin and likeliest.json, and n_likeliest, the number of
-                  tokens in a row of the former (see likeliest.py)
+    recorded      the folder with the answers and the target's likeliest tokens
     start         the student, a GGUF or the folder of a checkpoint
     n_layers      how many layers are trained
-    converter     the program whose `load_model` reads the student
     out, name     the student's new file or folder, and the name in the file
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import os
-import runpy
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +26,21 @@ from typing import Any
 import numpy as np
 import torch
 
-STATES = "states.bin"
-_TOLD_EVERY_S = 5.0
+from ..convert.program import replacing, tell
+from ..convert.worker import load_model
+from .formats import LIKELIEST, ROW, STATES, WEIGHTS, conversations
+from .gguf_file import (
+    FLOATS,
+    as_in_file,
+    copy_fields,
+    finish,
+    rounded,
+    stored,
+    tensor_names,
+    writable,
+)
+from .worker import DEVICE, TOLD_EVERY_S
+
 _SAME = 1e-3  # of the largest logit: the most by which two ways to compute rows may differ
 _LEAST_SHARE = 0.98  # of the accepted tokens that the old types have to keep
 _UNSEEN = -1e30
@@ -43,17 +51,17 @@ _NOT_COPIED = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.ar
 class Task:
     """The training of a student; its methods are described in worker.py."""
 
-    def __init__(self, job: dict[str, Any], worker: Any) -> None:
-        self._job, self._worker, self._device = job, worker, worker.DEVICE
-        folder = Path(job["likeliest"])
-        known = json.loads((folder / "likeliest.json").read_text("utf-8"))["conversations"]
-        self._conversations: list[dict[str, Any]] = known
-        self.lengths = [len(each["ids"]) for each in known]
-        n = job["n_likeliest"]
-        row = np.dtype([("ids", "<i4", n), ("logs", "<f2", n)])
-        self._rows = np.memmap(folder / "likeliest.bin", row, "r")
-        model = runpy.run_path(job["converter"])["load_model"](Path(job["start"]))
-        self._model = model.eval().requires_grad_(False).to(self._device)
+    has_learnt, prepared = True, None
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job, folder = job, Path(job["recorded"])
+        self._conversations = conversations(folder)
+        self.lengths = [len(each["ids"]) for each in self._conversations]
+        n_answers = [len(each["ids"]) - each["n_prompt"] for each in self._conversations]
+        ends = np.cumsum(n_answers)[:-1]
+        self._rows = np.split(np.memmap(folder / LIKELIEST, ROW, "r"), ends)
+        model = load_model(Path(job["start"]))
+        self._model = model.eval().requires_grad_(False).to(DEVICE)
         self._inner, self._config = model.base_model, copy.deepcopy(model.config)
         layers = self._inner.layers
         self._n_layers = len(layers)
@@ -71,18 +79,15 @@ class Task:
     def prepare(self, bfloat16: bool, wait: Callable[[], float]) -> None:
         """Do nothing."""
 
-    def go_on(self, prepared: None) -> None:
-        """Do nothing."""
-
     def loss_of(self, numbers: Sequence[int]) -> tuple[Any, list[float]]:
         """Return the divergence of the student from the target, the mean over all tokens of
         answers.
 
         The target's likeliest tokens count one by one, and all others together as one more token.
         """
-        logits, rows = self._logits(numbers), self._rows_of(numbers)
-        ids = torch.from_numpy(rows["ids"].astype(np.int64)).to(self._device)
-        true = torch.from_numpy(rows["logs"].astype(np.float32)).to(self._device)
+        logits, rows = self._logits(numbers), np.concatenate([self._rows[i] for i in numbers])
+        ids = torch.from_numpy(rows["ids"].astype(np.int64)).to(DEVICE)
+        true = torch.from_numpy(rows["logs"].astype(np.float32)).to(DEVICE)
         is_listed = (ids < logits.shape[1]) & true.isfinite()
         true = true.masked_fill(~is_listed, _UNSEEN)
         own = logits.gather(1, ids.masked_fill(~is_listed, 0)) - logits.logsumexp(1, keepdim=True)
@@ -117,10 +122,10 @@ class Task:
         from safetensors.torch import save_file
 
         job, out = self._job, Path(self._job["out"])
-        save_file(dict(weights), Path(job["folder"]) / "model.safetensors", {"format": "pt"})
+        save_file(dict(weights), Path(job["folder"]) / WEIGHTS, {"format": "pt"})
         if Path(job["start"]).is_dir():
             return self._write_checkpoint(weights, Path(job["start"]), out)
-        file = StudentFile(Path(job["start"]), self._start, weights, self._config, self._worker)
+        file = StudentFile(Path(job["start"]), self._start, weights, self._config)
         lengths = {}
         for kind in ("old", "Q8_0"):
             with torch.no_grad():
@@ -136,7 +141,7 @@ class Task:
         self, weights: Mapping[str, Any], start: Path, out: Path
     ) -> dict[str, Any]:
         """Write the student as a checkpoint, with all that lies next to the one that it was."""
-        model = runpy.run_path(self._job["converter"])["load_model"](start)
+        model = load_model(start)
         model.load_state_dict(dict(weights), strict=False)
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(start, out, ignore=shutil.ignore_patterns("*.safetensors*"))
@@ -148,25 +153,14 @@ class Task:
         n, longest = len(numbers), max(self.lengths[i] for i in numbers)
         states = torch.zeros(n, longest, self._states.shape[1])
         for i, number in enumerate(numbers):
-            states[i, : self.lengths[number]] = self._states_of(number)
-        final = self._inner(inputs_embeds=states.to(self._device), use_cache=False)[0]
+            begin, end = self._begins[number : number + 2]
+            states[i, : end - begin] = torch.from_numpy(np.array(self._states[begin:end]))
+        final = self._inner(inputs_embeds=states.to(DEVICE), use_cache=False)[0]
         wanted = [
             final[i, own["n_prompt"] - 1 : len(own["ids"]) - 1]
             for i, own in enumerate(self._conversations[number] for number in numbers)
         ]
         return self._model.lm_head(torch.cat(wanted)).float()
-
-    def _rows_of(self, numbers: Sequence[int]) -> Any:
-        """Return the target's rows for some answers, one after the other."""
-        rows = []
-        for own in (self._conversations[number] for number in numbers):
-            n = len(own["ids"]) - own["n_prompt"]
-            rows.append(self._rows[own["begin"] : own["begin"] + n])
-        return np.concatenate(rows)
-
-    def _states_of(self, number: int) -> Any:
-        begin = self._begins[number]
-        return torch.from_numpy(np.array(self._states[begin : begin + self.lengths[number]]))
 
     def _keep_states(self, job: Mapping[str, Any]) -> None:
         """Compute what the first trained layer reads, as far as an earlier run has not, and leave
@@ -181,13 +175,15 @@ class Task:
             told = time.monotonic()
             for number, states in self._new_states(first):
                 file.write(states.numpy().tobytes())
-                if (now := time.monotonic()) - told > _TOLD_EVERY_S:
+                if (now := time.monotonic()) - told > TOLD_EVERY_S:
                     told, n = now, len(self.lengths)
-                    self._worker.tell(progress=f"the student's states: answer {number + 1} of {n}")
+                    tell(progress=f"the student's states: answer {number + 1} of {n}")
             file.flush()
             os.fsync(file.fileno())
         self._states = np.memmap(path, np.float32, "r").reshape(-1, size)
-        config, expected = self._inner.config, self._whole_rows(0)
+        config, first_guess = self._inner.config, self._conversations[0]["n_prompt"] - 1
+        with torch.no_grad():
+            expected = self._whole(0)[first_guess:-1].float()
         self._inner.layers = self._inner.layers[self._first :]
         config.num_hidden_layers = self._n_layers - self._first
         if getattr(config, "layer_types", None):
@@ -222,12 +218,8 @@ class Task:
             hook.remove()
 
     def _whole(self, number: int) -> Any:
-        ids = torch.tensor([self._conversations[number]["ids"]], device=self._device)
+        ids = torch.tensor([self._conversations[number]["ids"]], device=DEVICE)
         return self._model(ids, use_cache=False).logits[0]
-
-    def _whole_rows(self, number: int) -> Any:
-        with torch.no_grad():
-            return self._whole(number)[self._conversations[number]["n_prompt"] - 1 : -1].float()
 
 
 class _Read(Exception):
@@ -242,37 +234,40 @@ class StudentFile:
     """
 
     def __init__(
-        self, path: Path, start: Mapping[str, Any], weights: Mapping[str, Any], config: Any,
-        worker: Any,
-    ) -> None:  # fmt: skip
+        self, path: Path, start: Mapping[str, Any], weights: Mapping[str, Any], config: Any
+    ) -> None:
         import gguf
 
-        self._gguf, self._files = gguf, worker.sibling("gguf_file")
         self._reader = gguf.GGUFReader(path)
         self._architecture = self._reader.fields["general.architecture"].contents()
-        by_name = {each.name: each for each in self._reader.tensors}
-        known = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}
-        names = gguf.get_tensor_name_map(known[self._architecture], config.num_hidden_layers)
-        self._trained: dict[str, tuple[str, Any, Any]] = {}
+        tensors = {each.name: each for each in self._reader.tensors}
+        name_of = tensor_names(self._architecture, config.num_hidden_layers)
+        self._trained: dict[str, tuple[str, Any, Any]] = {}  # by its name in the file
         for given, weight in weights.items():
-            name = names.get_name(given, try_suffixes=(".weight", ".bias"))
-            if name not in by_name:
+            tensor = tensors.get(name_of(given))
+            if tensor is None:
                 raise SystemExit(f"{path} has no tensor for {given}; give the student's checkpoint")
-            tensor = by_name[name]
+            before, after = (
+                as_in_file(given, each[given].numpy(), self._architecture, config)
+                for each in (start, weights)
+            )
             data = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            n_heads = self._n_heads(given, start[given].numpy(), data, config)
-            self._trained[name] = given, weight.numpy(), (n_heads, tensor.tensor_type)
+            if not np.allclose(before, data, atol=1e-6):
+                raise SystemExit(
+                    f"the file has {given} in another form than the model; give the student's "
+                    "checkpoint"
+                )
+            self._trained[tensor.name] = given, weight.numpy(), after
 
     def rounded(self, kind: str) -> dict[str, Any]:
         """Return the trained tensors with the precision that a file of this kind has, by
         transformers' names.
         """
-        quants, rounded = self._gguf.quants, {}
-        for given, weight, (_, old) in self._trained.values():
-            wanted = self._type(weight, old, kind)
-            data = quants.quantize(weight, wanted)
-            rounded[given] = torch.from_numpy(np.array(quants.dequantize(data, wanted), np.float32))
-        return rounded
+        types = {each.name: each.tensor_type.name for each in self._reader.tensors}
+        return {
+            given: torch.from_numpy(rounded(weight, _type(types[name], kind)))
+            for name, (given, weight, _) in self._trained.items()
+        }
 
     def write(self, kind: str, out: Path, name: str) -> None:
         """Write the file.
@@ -280,40 +275,23 @@ class StudentFile:
         kind: "old" for the types of the tensors that are replaced, or the type of all trained
         matrices.
         """
-        partial = out.with_suffix(".partial")
-        writer = self._gguf.GGUFWriter(partial, self._architecture)
-        self._files.copy_fields(writer, self._reader, lambda key: key not in _NOT_COPIED)
-        writer.add_name(name)
-        for tensor in self._reader.tensors:
-            data, wanted = tensor.data, tensor.tensor_type
-            if tensor.name in self._trained:
-                _, weight, (n_heads, old) = self._trained[tensor.name]
-                wanted = self._type(weight, old, kind)
-                ordered = self._files.paired(weight, n_heads) if n_heads else weight
-                data = self._gguf.quants.quantize(ordered, wanted)
-            writer.add_tensor(tensor.name, data, raw_dtype=wanted)
-        self._files.finish(writer)
-        partial.replace(out)
+        import gguf
 
-    def _n_heads(self, given: str, start: Any, data: Any, config: Any) -> int:
-        """Return into how many heads the rows of a tensor are divided, so that rotated numbers are
-        neighbours in the file; 0 if they are not.
-        """
-        if np.allclose(start, data, atol=1e-6):
-            return 0
-        for n_heads in (config.num_attention_heads, config.num_key_value_heads):
-            if start.ndim == 2 and np.allclose(self._files.paired(start, n_heads), data, atol=1e-6):
-                return int(n_heads)
-        raise SystemExit(
-            f"the file has {given} in another form than the model; give the student's checkpoint"
-        )
+        with replacing(out) as partial:
+            writer = gguf.GGUFWriter(partial, self._architecture)
+            copy_fields(writer, self._reader, lambda key: key not in _NOT_COPIED)
+            writer.add_name(name)
+            for tensor in self._reader.tensors:
+                data, wanted = tensor.data, tensor.tensor_type
+                if tensor.name in self._trained:
+                    data, wanted = stored(self._trained[tensor.name][2], _type(wanted.name, kind))
+                writer.add_tensor(tensor.name, data, raw_dtype=wanted)
+            finish(writer)
 
-    def _type(self, weight: Any, old: Any, kind: str) -> Any:
-        """Return the type in which a trained tensor is written."""
-        if weight.ndim == 1 or old.name in self._files.FLOATS:
-            return old
-        name = self._files.writable(old.name) if kind == "old" else kind
-        return self._gguf.GGMLQuantizationType[name]
+
+def _type(old: str, kind: str) -> str:
+    """Return the type in which a trained tensor is written that had the type `old`."""
+    return writable(old) if kind == "old" or old in FLOATS else kind
 
 
 def _rest(logs: Any) -> Any:

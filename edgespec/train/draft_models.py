@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..backends import files
 from ..convert.conversion import holds_weights
 from ..convert.heads.config import read_config
 from ..costs.curves import Curve
-from ..device import LoadMeter
 from ..engine import Engine
 from ..errors import ConfigError
 from ..loading.companions import found
 from ..loading.models import is_head, model_path
 from ..loading.trained import trained_for
-from ..measure.gains import SHORT_CACHE
+from ..measure.gains import SHORT_CACHE, speedup
 from ..named_files import expanded
 from .answers import prompt_ids
+from .formats import acceptance
 from .opening import loaded, opened
-from .planning import LONGER, TrainingPlan, answers_per_s, curve_of, plan_of, reading_per_s
-from .serving import FIXED, acceptance, counted
+from .planning import Needs, TrainingPlan, curve_of, make_plan, rate_of
+from .serving import DEPTH, FIXED, counted
 from .work import Work
-
-PROBABILITIES = "probabilities"
-"""The stage in which the target reads the answers."""
 
 _MODELS = ("ForCausalLM", "ForConditionalGeneration")
 _N_QUESTIONS, _N_TOKENS = 3, 48  # for the acceptance length before anything is changed
@@ -70,40 +67,46 @@ def checkpoint(work: Work) -> Path | None:
     return folder
 
 
-def siblings(work: Work, suffix: str) -> list[Path]:
+def siblings(work: Work, suffix: str = "") -> list[Path]:
     """Return the draft models on this disk that a load of the target would take, best first, but
-    none that was trained here.
+    none that was trained here. suffix: of the file, "" for any.
     """
     trained = set(trained_for(work.path))
     known = [each.path for each in found(work.target, work.path) if each.role == "sibling"]
-    return [each for each in known if each.suffix == suffix and each not in trained]
+    return [each for each in known if suffix in ("", each.suffix) and each not in trained]
 
 
-def make_plan(
-    engine: Engine, work: Work, draft: Path, stages: Mapping[str, float], disk: int, memory: int,
-    share: float = 1.0,
+def plan_of_draft(
+    engine: Engine, work: Work, draft: Path, needs: Needs, share: float = 1.0
 ) -> TrainingPlan:  # fmt: skip
-    """Measure this device and return the plan.
+    """Measure this device and return the plan. The expected acceptance length is the present one,
+    which is measured with a few prompts.
 
-    engine: the target with slots, which answers. draft: a file of a draft model. stages: for each
-    stage after the answers, the seconds; a stage named PROBABILITIES is measured. The expected
-    acceptance length is the present one, which is measured with a few prompts. share: the expected
-    time of a drafted token as a share of the present one.
+    engine: the target with slots, which answers. draft: a file of a draft model. share: the
+    expected time of a drafted token as a share of the present one.
     """
-    meter, o = LoadMeter(), work.options
-    answers = answers_per_s(engine)
-    with opened(work.path) as target:
-        curve, reading = curve_of(target), reading_per_s(target)
+    return make_plan(
+        engine, work, needs, lambda _: _tokens(draft, share), lambda: present_length(work, draft)
+    )
+
+
+def rival(work: Work, target: Curve) -> tuple[str, float, float] | None:
+    """Return the name of the draft model with which a load of the target would draft now, its
+    acceptance length for a few prompts, and its speedup; None if there is none.
+
+    target: t(n) of the target.
+    """
+    if not (there := siblings(work)):
+        return None
+    length = present_length(work, there[0])
+    gain, _ = speedup(target, _tokens(there[0]), rate_of(length, DEPTH))
+    return files.label(there[0]), length, gain
+
+
+def _tokens(draft: Path, share: float = 1.0) -> Curve:
+    """Return the seconds of a drafted token, or a share of them."""
     with opened(draft) as model:
-        own = Curve((0,), (1,), ((share * curve_of(model)(1, SHORT_CACHE),),))
-    load, seconds = meter.look(), dict(stages)
-    if PROBABILITIES in seconds:
-        seconds[PROBABILITIES] = LONGER * o.n_tokens / reading
-    training = o.n_tokens / seconds["training"] if seconds.get("training") else 0.0
-    return plan_of(
-        work, (answers, reading, training), seconds, disk, memory, curve, own,
-        present_length(work, draft), load,
-    )  # fmt: skip
+        return Curve((0,), (1,), ((share * curve_of(model)(1, SHORT_CACHE),),))
 
 
 def present_length(work: Work, draft: Path) -> float:

@@ -1,7 +1,5 @@
 """An EAGLE-3 head in torch (arXiv 2503.01840): its weights and training-time test.
 
-`head_task.py` imports it in the tools' environment; it needs torch, and nothing of edgespec.
-
 Shapes: B conversations of n tokens, padded on the right; d the target's hidden size; V' the tokens
 that the head can draft. Row i reads the target's states at position i and the embedding of token
 i + 1, and its guess is token i + 2. At step s of the training-time test it has also read its own s
@@ -12,52 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
 
+from .sizes import ATTENTION, SHAPES, Sizes
+
 Weights = dict[str, Any]
-"""The trained tensors by SafeAILab's names, float32; `exported` adds what else a checkpoint has."""
+"""The trained tensors by SafeAILab's names, float32."""
 
 OUTPUT = "lm_head.weight"
-_ATTENTION = "midlayer.self_attn"
 _UNSEEN = -1e30  # a score of a key that a query does not see
-
-
-class Sizes(NamedTuple):
-    """The sizes of a head. rotation: the angle that each position adds to each pair of numbers,
-    [head_dim / 2]; number i is paired with number i + head_dim / 2.
-    """
-
-    hidden_size: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    feed_forward: int
-    n_drafted: int
-    eps: float
-    rotation: tuple[float, ...]
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each weight; all matrices are [out, in]."""
-        d, ff = self.hidden_size, self.feed_forward
-        queries, keys = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        return {
-            "fc.weight": (d, 3 * d),
-            f"{_ATTENTION}.q_proj.weight": (queries, 2 * d),
-            f"{_ATTENTION}.k_proj.weight": (keys, 2 * d),
-            f"{_ATTENTION}.v_proj.weight": (keys, 2 * d),
-            f"{_ATTENTION}.o_proj.weight": (d, queries),
-            "midlayer.mlp.gate_proj.weight": (ff, d),
-            "midlayer.mlp.up_proj.weight": (ff, d),
-            "midlayer.mlp.down_proj.weight": (d, ff),
-            "midlayer.input_layernorm.weight": (d,),
-            "midlayer.hidden_norm.weight": (d,),
-            "midlayer.post_attention_layernorm.weight": (d,),
-            "norm.weight": (d,),
-            "lm_head.weight": (self.n_drafted, d),
-        }
 
 
 def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -> Weights:
@@ -71,7 +35,7 @@ def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -
     random, d = torch.Generator().manual_seed(seed), sizes.hidden_size
     start = {"fc.weight": torch.cat([torch.zeros(d, 2 * d), torch.eye(d)], 1), **start}
     weights = {}
-    for name, shape in sizes.shapes().items():
+    for name, shape in SHAPES["eagle3"](sizes).items():
         given = start.get(name)
         if given is not None and tuple(given.shape) == shape:
             weights[name] = given.float().clone()
@@ -124,7 +88,7 @@ def _layer(
     queries = _heads(weights, "q", read[:, begin:], sizes.head_dim)
     queries = _rotated(queries, positions[begin:], sizes.rotation)
     mixed = _attention(queries, seen, first).transpose(1, 2).flatten(2)
-    state = state[:, begin:] + functional.linear(mixed, weights[f"{_ATTENTION}.o_proj.weight"])
+    state = state[:, begin:] + functional.linear(mixed, weights[f"{ATTENTION}.o_proj.weight"])
     inner = _normed(state, weights["midlayer.post_attention_layernorm.weight"], sizes.eps)
     gate = functional.linear(inner, weights["midlayer.mlp.gate_proj.weight"])
     up = functional.linear(inner, weights["midlayer.mlp.up_proj.weight"])
@@ -153,11 +117,11 @@ def _attention(queries: Any, seen: list[tuple[Any, Any]], first: int) -> Any:
 
 
 def _heads(weights: Weights, name: str, read: Any, head_dim: int) -> Any:
-    projected = functional.linear(read, weights[f"{_ATTENTION}.{name}_proj.weight"])
+    projected = functional.linear(read, weights[f"{ATTENTION}.{name}_proj.weight"])
     return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
-def _rotated(x: Any, positions: Any, rotation: tuple[float, ...]) -> Any:
+def _rotated(x: Any, positions: Any, rotation: list[float]) -> Any:
     """Rotate [B, heads, rows, head_dim] by angles that grow with the positions [rows]."""
     angles = positions[:, None].float() * torch.tensor(rotation, device=x.device)
     cos, sin = angles.cos(), angles.sin()

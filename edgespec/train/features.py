@@ -1,8 +1,7 @@
-"""The target's hidden states for the recorded conversations, as bfloat16 on disk."""
+"""The target's hidden states and likeliest tokens in the recorded conversations, on disk."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .. import kept_files
 from ..backends.base import Model
 from ..backends.heads import FINAL
+from .formats import EXACT, FEATURES, LIKELIEST, N_LIKELIEST, N_STATES, ROW
 from .gently import Pauses
 from .recordings import Recording
 
-EXACT = "exact.bin"
-N_STATES = 4  # of each token: three layers and the final state
+_PIECE = 32  # rows of logits that are in memory at a time
 
 
 def bytes_a_token(hidden_size: int) -> int:
@@ -33,9 +31,9 @@ def extract(
     pauses: Pauses,
     exact: Sequence[int] = (),
 ) -> None:
-    """Write the states of all conversations to features.bin, and their ids to features.json.
+    """Write the states of all conversations to the file FEATURES in a folder.
 
-    exact: the numbers of those whose states are also written as they are, float32, to exact.bin: a
+    exact: the numbers of those whose states are also written as they are, float32, to EXACT: a
     draft is served with such states, and rounding changes a guess of a few hundred.
     """
 
@@ -49,7 +47,7 @@ def extract(
     target.tap((*layers, FINAL))
     try:
         append(
-            folder / "features.bin", target, recordings, counts, size,
+            folder / FEATURES, target, recordings, counts, size,
             lambda each: bfloat16(states(each)).tobytes(), "hidden states", pauses,
         )  # fmt: skip
         (folder / EXACT).unlink(missing_ok=True)  # others may have been chosen before
@@ -59,7 +57,29 @@ def extract(
         )  # fmt: skip
     finally:
         target.tap(())
-    write_conversations(folder / "features.json", recordings, counts)
+
+
+def extract_likeliest(
+    target: Model, recordings: Sequence[Recording], folder: Path, pauses: Pauses
+) -> None:
+    """Write a ROW for each token of each answer to the file LIKELIEST in a folder."""
+    piece = min(_PIECE, target.capabilities.max_rows)
+
+    def rows(recording: Recording) -> bytes:
+        read, end = recording.ids[: recording.n_prompt - 1], len(recording.ids) - 1
+        if read:
+            target.decode(read, 0)
+        made = []
+        for begin in range(len(read), end, piece):
+            ids = recording.ids[begin : min(begin + piece, end)]
+            made.append(likeliest_of(target.decode(ids, len(ids)).logits))
+        return np.concatenate(made).tobytes()
+
+    counts = [each.n_answer for each in recordings]
+    append(
+        folder / LIKELIEST, target, recordings, counts, ROW.itemsize, rows,
+        "the target's probabilities", pauses,
+    )  # fmt: skip
 
 
 def append(
@@ -96,21 +116,25 @@ def append(
         os.fsync(file.fileno())
 
 
-def write_conversations(
-    path: Path, recordings: Sequence[Recording], counts: Sequence[int]
-) -> None:  # fmt: skip
-    """Write the ids of conversations for the worker, and where each begins in what `append` has
-    written.
-    """
-    conversations = [
-        {"begin": begin, "ids": each.ids, "n_prompt": each.n_prompt}
-        for begin, each in zip(np.cumsum([0, *counts]).tolist(), recordings, strict=False)
-    ]
-    kept_files.replace(path, [json.dumps({"conversations": conversations}).encode()])
-
-
 def bfloat16(states: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     """Return numbers as bfloat16, rounded to the nearest, and to even in the middle."""
     bits = states.view(np.uint32)
     rounded: npt.NDArray[np.uint32] = bits + 0x7FFF + (bits >> 16 & 1)
     return (rounded >> 16).astype(np.uint16)
+
+
+def likeliest_of(logits: np.ndarray) -> np.ndarray:
+    """Return a ROW for each row of logits. Vocabularies may be smaller than a ROW; its places that
+    are left have the token 0 and the probability 0.
+    """
+    n = min(N_LIKELIEST, logits.shape[1])
+    ids = np.argpartition(-logits, n - 1, axis=1)[:, :n]
+    values = np.take_along_axis(logits, ids, 1).astype(np.float64)
+    order = np.argsort(-values, axis=1, kind="stable")
+    ids, values = np.take_along_axis(ids, order, 1), np.take_along_axis(values, order, 1)
+    top = values[:, :1]
+    total = top + np.log(np.exp(logits.astype(np.float64) - top).sum(1, keepdims=True))
+    rows = np.zeros(len(logits), ROW)
+    rows["logs"] = -np.inf
+    rows["ids"][:, :n], rows["logs"][:, :n] = ids, values - total
+    return rows

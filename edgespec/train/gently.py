@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..device import BUSY, LoadMeter, on_battery
+from .formats import PAUSE
 
-PAUSE = "pause"  # a file in the folder of a training: the worker waits while it is there
 EVERY_S = 2.0  # between two looks at the machine
 _TOLD_EVERY_S = 5.0
 _COME, _GONE = 2 * BUSY, BUSY  # cores of other programs that begin and end a pause

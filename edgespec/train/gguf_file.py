@@ -1,21 +1,20 @@
-"""The program that writes a trained EAGLE-3 head as a GGUF; `convert/tools.py` runs it.
+"""The program that writes a trained EAGLE-3 head as a GGUF (see convert/program.py).
 
-It needs gguf and safetensors, and nothing of edgespec. Its argument is one JSON object:
-"checkpoint" and "target", the paths of the head's model.safetensors and of the target's GGUF, from
-which the vocabulary is copied; "sizes", the fields of eagle3.Sizes; "rope_base"; "layers" of the
-target that the head reads; "n_ctx"; "type", the number format of the matrices; "name", "license"
-and "out". It prints {"step": …}.
+It needs gguf and safetensors. Its job has "checkpoint" and "target", the paths of the head's
+model.safetensors and of the target's GGUF, from which the vocabulary is copied; "sizes", the fields
+of Sizes; "layers" of the target that the head reads; "n_ctx"; "type", the number format of the
+matrices; "name", "license" and "out".
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ..convert.program import tell
 
 NAMES = {
     "fc": "fc",
@@ -40,19 +39,21 @@ _LARGER = {"1": "Q4_0", "2": "Q4_0", "3": "Q4_0", "4": "Q5_0", "5": "Q5_1", "6":
 """The type that takes the place of another one, by the bits in the name of that one."""
 
 
-def main() -> None:
-    """Write the head that the argument describes."""
+def main(job: dict[str, Any]) -> None:
+    """Write the head that the job describes."""
     import gguf
     from safetensors.numpy import load_file
 
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": "writing the head as a GGUF"}), flush=True)
+    tell(step="writing the head as a GGUF")
     sizes, weights = job["sizes"], load_file(job["checkpoint"])
     writer = gguf.GGUFWriter(job["out"], "eagle3")
     add_metadata(writer, job, 1)
     writer.add_array("eagle3.target_layers", job["layers"])
     writer.add_uint32("eagle3.target_hidden_size", sizes["hidden_size"])
-    copy_vocabulary(writer, gguf.GGUFReader(job["target"]))
+    target = gguf.GGUFReader(job["target"])
+    copy_fields(
+        writer, target, lambda key: key.startswith("tokenizer.") and "chat_template" not in key
+    )
     for name, given in NAMES.items():
         weight = weights[f"{name}.weight"].astype(np.float32)
         for letter, n_heads in (("q", sizes["n_heads"]), ("k", sizes["n_kv_heads"])):
@@ -87,14 +88,7 @@ def add_metadata(writer: Any, job: dict[str, Any], n_layers: int) -> None:
     writer.add_value_length(sizes["head_dim"])
     writer.add_layer_norm_rms_eps(sizes["eps"])
     writer.add_rope_dimension_count(sizes["head_dim"])
-    writer.add_rope_freq_base(job["rope_base"])
-
-
-def copy_vocabulary(writer: Any, target: Any) -> None:
-    """Copy a GGUF's vocabulary, without its chat templates."""
-    copy_fields(
-        writer, target, lambda key: key.startswith("tokenizer.") and "chat_template" not in key
-    )
+    writer.add_rope_freq_base(sizes["rope_base"])
 
 
 def copy_fields(writer: Any, source: Any, is_wanted: Callable[[str], bool]) -> None:
@@ -108,6 +102,15 @@ def copy_fields(writer: Any, source: Any, is_wanted: Callable[[str], bool]) -> N
             writer.add_key_value(key, field.contents(), kind, element)
 
 
+def tensor_names(architecture: str, n_layers: int) -> Callable[[str], str]:
+    """Return a function from transformers' name of a tensor to llama.cpp's, "None" for none."""
+    import gguf
+
+    known = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(known[architecture], n_layers)
+    return lambda name: str(names.get_name(name, try_suffixes=(".weight", ".bias")))
+
+
 def paired(weight: npt.NDArray[np.float32], n_heads: int) -> npt.NDArray[np.float32]:
     """Return a projection whose rotated numbers are half a head apart as one in which they are
     neighbours, as llama.cpp rotates them.
@@ -115,6 +118,17 @@ def paired(weight: npt.NDArray[np.float32], n_heads: int) -> npt.NDArray[np.floa
     rows, n_in = weight.shape
     halves = weight.reshape(n_heads, 2, rows // n_heads // 2, n_in)
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, n_in)
+
+
+def as_in_file(
+    given: str, weight: npt.NDArray[np.float32], architecture: str, config: Any
+) -> npt.NDArray[np.float32]:  # fmt: skip
+    """Return a tensor of a model with its rows as a file has them. given: transformers' name."""
+    part = given.split(".")[-2]
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    if architecture != "llama" or part not in heads:
+        return weight
+    return paired(weight.reshape(len(weight), -1), heads[part]).reshape(weight.shape)
 
 
 def writable(name: str) -> str:
@@ -126,16 +140,25 @@ def writable(name: str) -> str:
 
 
 def add_weight(writer: Any, name: str, weight: npt.NDArray[np.float32], wanted: str) -> None:
-    """Write a weight; a matrix in the wanted format if its rows have a fitting length."""
+    """Write a weight as `stored` returns it."""
+    data, kind = stored(weight, wanted)
+    writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def stored(weight: npt.NDArray[np.float32], wanted: str) -> tuple[npt.NDArray[Any], Any]:
+    """Return a weight as a file has it, and the type of its numbers: the wanted one, or float32 for
+    a vector, and for a matrix with rows of no fitting length.
+    """
     import gguf
 
     kind = gguf.GGMLQuantizationType[wanted]
-    block, _ = gguf.GGML_QUANT_SIZES[kind]
-    if wanted == "F32" or weight.ndim == 1 or weight.shape[1] % block:
-        writer.add_tensor(name, weight)
-    else:
-        writer.add_tensor(name, gguf.quants.quantize(weight, kind), raw_dtype=kind)
+    if weight.ndim == 1 or weight.shape[1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        kind = gguf.GGMLQuantizationType.F32
+    return gguf.quants.quantize(weight, kind), kind
 
 
-if __name__ == "__main__":
-    main()
+def rounded(weight: npt.NDArray[np.float32], wanted: str) -> npt.NDArray[np.float32]:
+    """Return a weight with the precision that it has in a file."""
+    import gguf
+
+    return np.asarray(gguf.quants.dequantize(*stored(weight, wanted)), np.float32)

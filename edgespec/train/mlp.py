@@ -1,33 +1,26 @@
 """An MLP speculator in torch (arXiv 2404.19124), in the form of IBM's accelerators.
 
-`head_task.py` imports it in the tools' environment; it needs torch, and nothing of edgespec. The
-functions and shapes are those of a network in `objective.py`. All steps share their weights, except
-for the first projection. The embedding is the target's own and is not trained, because it is larger
-than all other weights together; the width of the speculator's states is that of the target's.
+The functions and shapes are those of a network in `objective.py`. All steps share their weights,
+except for the first projection. The embedding is the target's own and is not trained, because it is
+larger than all other weights together; the width of the speculator's states is that of the
+target's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
 
-Weights = dict[str, Any]
-"""proj.0.weight and proj.1.weight [d, d], ln.0.weight and ln.0.bias [d], head.0.weight [V', d]."""
+from ..convert.heads.mlp_speculator_graphs import token_factor
+from .sizes import SHAPES, Sizes
 
+Weights = dict[str, Any]
 OUTPUT = "head.0.weight"
 _EPS = 1e-6
-
-
-class Sizes(NamedTuple):
-    """The sizes of a speculator. n_ahead: the tokens that it drafts."""
-
-    hidden_size: int
-    n_drafted: int
-    n_ahead: int
 
 
 def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -> Weights:
@@ -37,13 +30,13 @@ def initial(sizes: Sizes, start: Mapping[str, Any], scale: Any, seed: int = 0) -
     Without a checkpoint the projections hand on what they read, so that the output matrix sees
     states of the kind that it knows. scale, seed: not used.
     """
-    d = sizes.hidden_size
-    weights = {
-        "proj.0.weight": torch.eye(d), "ln.0.weight": torch.ones(d), "ln.0.bias": torch.zeros(d),
-        "head.0.weight": start["lm_head.weight"].float().clone(),
+    d, identity = sizes.hidden_size, torch.eye(sizes.hidden_size)
+    new = {
+        "proj.0.weight": identity, "proj.1.weight": identity, "ln.0.weight": torch.ones(d),
+        "ln.0.bias": torch.zeros(d), OUTPUT: start["lm_head.weight"].float(),
     }  # fmt: skip
-    weights |= {"proj.1.weight": torch.eye(d)} if sizes.n_ahead > 1 else {}
-    return {name: start.get(f"speculator.{name}", each).clone() for name, each in weights.items()}
+    names = SHAPES["mlp"](sizes)
+    return {name: start.get(f"speculator.{name}", new[name]).clone() for name in names}
 
 
 def unroll(
@@ -51,10 +44,8 @@ def unroll(
 ) -> Iterator[Any]:
     """Yield the states after each drafted token, [B, n - first, d]."""
     first, n = batch.first, batch.ids.shape[1]
-    of_state = 0.5 ** (0.5 / sizes.n_ahead)
-    of_token = math.sqrt((1 - of_state**2) * sizes.hidden_size / 2) / of_state
     state = _normed(batch.last[:, first:]) / math.sqrt(2)
-    of_token = of_token * _embedding_scale(embedding)
+    of_token = token_factor(sizes.n_ahead, sizes.hidden_size) * _embedding_scale(embedding)
     rows = torch.arange(first, n, device=state.device)
     for s in range(min(n_steps, sizes.n_ahead)):
         tokens = batch.ids[:, (rows + 1 + s).clamp(max=n - 1)]

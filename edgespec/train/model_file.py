@@ -1,50 +1,46 @@
-"""The program that writes a checkpoint of a small model as a GGUF; `convert/tools.py` runs it.
+"""The program that writes a checkpoint of a small model as a GGUF (see convert/program.py).
 
-It needs transformers and gguf, and imports nothing of edgespec. Its argument is one JSON object:
-"folder", that of the checkpoint; "converter", the program whose `load_model` reads it;
-"vocabulary", a GGUF with the same tokens; "types", a GGUF whose types of numbers are taken, "" for
-Q8_0; "license", "name" and "out". It prints {"step": …}.
+It needs transformers and gguf. Its job has "folder", that of the checkpoint; "vocabulary", a GGUF
+with the same tokens; "types", a GGUF whose types of numbers are taken, "" for Q8_0; "license",
+"name" and "out".
 """
 
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
+
+from ..convert.program import replacing, tell
+from ..convert.worker import load_model
+from . import gguf_file as file
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """llama.cpp's name of each architecture, by transformers' name."""
 
 
-def main() -> None:
-    """Write the model that the argument describes."""
+def main(job: dict[str, Any]) -> None:
+    """Write the model that the job describes."""
     import gguf
 
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": "writing the student as a GGUF"}), flush=True)
-    file = runpy.run_path(str(Path(__file__).with_name("gguf_file.py")))
-    model = runpy.run_path(job["converter"])["load_model"](Path(job["folder"]))
+    tell(step="writing the student as a GGUF")
+    model = load_model(Path(job["folder"]))
     config, vocabulary = model.config, gguf.GGUFReader(job["vocabulary"])
     check(config, vocabulary, Path(job["folder"]))
-    architecture = ARCHITECTURES[config.model_type]
-    partial = Path(job["out"]).with_suffix(".partial")
-    writer = gguf.GGUFWriter(partial, architecture)
-    file["add_metadata"](writer, job | sizes_of(config), config.num_hidden_layers)
-    file["copy_fields"](writer, vocabulary, lambda key: key.startswith("tokenizer."))
+    architecture, n_layers = ARCHITECTURES[config.model_type], config.num_hidden_layers
     read = gguf.GGUFReader(job["types"]).tensors if job["types"] else ()
-    types = {each.name: file["writable"](each.tensor_type.name) for each in read}
-    known = {name: each for each, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(known[architecture], config.num_hidden_layers)
-    for given, weight in model.named_parameters():  # without the output matrix if it is tied
-        name, array = str(names.get_name(given, (".weight", ".bias"))), weight.detach().numpy()
-        n_heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-        if architecture == "llama" and (n := n_heads.get(given.split(".")[-2])):
-            array = file["paired"](array.reshape(len(array), -1), n).reshape(array.shape)
-        file["add_weight"](writer, name, array, types.get(name, "Q8_0"))
-    file["finish"](writer)
-    partial.replace(job["out"])
+    types = {each.name: file.writable(each.tensor_type.name) for each in read}
+    name_of = file.tensor_names(architecture, n_layers)
+    with replacing(Path(job["out"])) as partial:
+        writer = gguf.GGUFWriter(partial, architecture)
+        file.add_metadata(writer, job | sizes_of(config), n_layers)
+        file.copy_fields(writer, vocabulary, lambda key: key.startswith("tokenizer."))
+        for given, weight in model.named_parameters():  # without the output matrix if it is tied
+            name = name_of(given)
+            array = file.as_in_file(given, weight.detach().numpy(), architecture, config)
+            file.add_weight(writer, name, array, types.get(name, "Q8_0"))
+        file.finish(writer)
 
 
 def check(config: Any, vocabulary: Any, folder: Path) -> None:
@@ -75,14 +71,10 @@ def sizes_of(config: Any) -> dict[str, Any]:
     rope = getattr(config, "rope_parameters", None) or {}
     return {
         "n_ctx": config.max_position_embeddings,
-        "rope_base": rope.get("rope_theta") or getattr(config, "rope_theta", 10000.0),
         "sizes": {
             "hidden_size": d, "feed_forward": config.intermediate_size, "n_heads": n_heads,
             "n_kv_heads": config.num_key_value_heads, "eps": config.rms_norm_eps,
             "head_dim": getattr(config, "head_dim", None) or d // n_heads,
+            "rope_base": rope.get("rope_theta") or getattr(config, "rope_theta", 10000.0),
         },
     }  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,8 @@
 """The objective of heads in torch: which tokens are guessed, the loss, and the accuracy.
 
-`head_task.py` imports it in the tools' environment; it needs torch, and nothing of edgespec. A
-network is one of the modules next to this one (`eagle3.py`, `medusa.py`, `mlp.py`). It has
+It needs torch. A network is one of the modules next to this one (`eagle3.py`, `medusa.py`,
+`mlp.py`), and its weights are those in `sizes.py`. It has
 
-    Sizes      the sizes of a head, from the job
     initial(sizes, start, scale, seed)   the weights to begin with
     unroll(weights, sizes, embedding, batch, n_steps)   the head's states at each step
     OUTPUT     the name of the matrix that turns these states into logits, [V', d]
@@ -20,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
+
+from .sizes import Sizes
 
 FADING = 0.8
 """The loss of each further step counts this much of the one before it."""
@@ -62,8 +63,8 @@ def guessed(batch: Batch, step: int) -> tuple[Any, Any]:
 
 
 def loss_of(
-    network: Any, weights: Any, sizes: Any, embedding: Any, output: Any, number_of: Any,
-    batch: Batch, n_steps: int,
+    network: Any, weights: Any, sizes: Sizes, embedding: Any, output: Any, number_of: Any,
+    batch: Batch,
 ) -> tuple[Any, list[float]]:  # fmt: skip
     """Return the loss of a batch, and the mean divergence in nats of each step for reports.
 
@@ -82,7 +83,7 @@ def loss_of(
         last = batch.last[conversation, position - 1]
         wanted = torch.log_softmax(functional.linear(last, output).float(), -1)
     total, reported = torch.zeros((), device=batch.ids.device), []
-    for s, state in enumerate(network.unroll(weights, sizes, embedding, batch, n_steps)):
+    for s, state in enumerate(network.unroll(weights, sizes, embedding, batch, sizes.n_ahead)):
         is_guess, positions = guessed(batch, s)
         is_guess = is_guess & is_wanted.gather(1, positions)
         if not is_guess.any():
@@ -98,7 +99,7 @@ def loss_of(
 
 
 def hits_of(
-    network: Any, weights: Any, sizes: Any, embedding: Any, drafted: Any, batch: Batch,
+    network: Any, weights: Any, sizes: Sizes, embedding: Any, drafted: Any, batch: Batch,
     n_steps: int,
 ) -> Any:  # fmt: skip
     """Return whether each guess is the recorded token, bools [n_steps, B, n]: [s, b, i] for the

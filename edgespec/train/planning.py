@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import bisect
 import math
-import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kept_files
 from ..backends import files
 from ..backends.base import FileModel
 from ..backends.heads import FINAL
 from ..costs.curves import Curve
 from ..costs.kept_curves import keep_curve, kept_curve
 from ..costs.measuring import QUICK, measure
-from ..device import BUSY, Load, LoadMeter
+from ..device import BUSY, LoadMeter
 from ..engine import Engine
 from ..measure.gains import SHORT_CACHE, speedup
-from .features import bytes_a_token
 from .opening import opened
 from .serving import DEPTH
-from .shape import Shape
 from .work import Work
 
 LENGTHS = ((3e3, 1.1), (3.26e4, 1.33), (1.5e6, 1.45), (1.5e7, 1.9), (1.5e8, 2.5))
@@ -38,6 +36,7 @@ GOOD = 0.75
 with drafts of five tokens, more than most published heads reach."""
 
 WANTED_GAIN = 1.15
+_GAINS = (1.0 + 1e-9, WANTED_GAIN)
 PASS_FLOPS = 6  # operations for each weight, token and step of the training-time test
 LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
 TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
@@ -56,7 +55,10 @@ class TrainingPlan:
     length at which drafting is as fast as plain decoding, and WANTED_GAIN times as fast; None where
     no head reaches it. expected: the length to expect. good_gain: the speedup with a good head
     (GOOD). expected_gain: with the expected length. others: the cores that other programs used
-    during the measurements, 0 if the system does not show it.
+    during the measurements, 0 if the system does not show it. draft_model: the name of the draft
+    model on this disk with which a load of the target would draft, "" for none; draft_length,
+    draft_gain: its acceptance length for a few prompts, and its speedup. as_draft, above_draft: the
+    acceptance length at which a head is as fast as it, and WANTED_GAIN times as fast.
     """
 
     n_tokens: int
@@ -73,6 +75,11 @@ class TrainingPlan:
     expected_gain: float
     good_gain: float
     others: float = 0.0
+    draft_model: str = ""
+    draft_length: float = 0.0
+    draft_gain: float = 0.0
+    as_draft: float | None = None
+    above_draft: float | None = None
 
     @property
     def warning(self) -> str:
@@ -115,13 +122,27 @@ class TrainingPlan:
         hours, needed = sum(self.seconds.values()) / 3600, f"{self.break_even:.2f}"
         return (
             f"In about {hours:.1f} hours it makes a draft with an expected acceptance length of "
-            f"{self.expected:.2f}; this device needs {needed} to break even."
+            f"{self.expected:.2f}; this device needs {needed} to be as fast as plain decoding."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
         derived = ("pays", "fits", "sentence", "warning")
         return asdict(self) | {name: getattr(self, name) for name in derived}
+
+
+class Needs(NamedTuple):
+    """The needs of a kind of draft, besides the answers.
+
+    disk, memory: bytes. reading: the name of the stage in which the target reads the answers, ""
+    for none. flops: the operations for each token of an answer in one pass of the training, 0 if
+    nothing is trained.
+    """
+
+    disk: int
+    memory: int
+    reading: str = ""
+    flops: float = 0.0
 
 
 def expected_length(n_tokens: float) -> float:
@@ -159,59 +180,48 @@ def rate_of(length: float, depth: int) -> float:
     return next((rate for rate in rates if length_of(rate, depth) >= length), 1.0)
 
 
-def head_curve(target: Curve, path: Path, shape: Shape) -> Curve:
-    """Return the expected seconds of a head's guesses: its share of the target's bytes, because
-    reading weights is what takes time.
+def head_curve(target: Curve, path: Path, n_read: float) -> Curve:
+    """Return the expected seconds of a head's guesses, each of which reads so many weights: its
+    share of the target's bytes, because reading weights is what takes time.
     """
-    share = shape.n_read * _HEAD_BYTES / files.size_of(path)
+    share = n_read * _HEAD_BYTES / files.size_of(path)
     return Curve((0,), (1,), ((share * target(1, SHORT_CACHE),),))
 
 
-def make_plan(engine: Engine, work: Work, shape: Shape, flops: float) -> TrainingPlan:
-    """Measure this device and return the plan of the training of a head.
-
-    engine: the target with slots, which answers. flops: the operations a second of this device.
-    """
-    meter, o, target = LoadMeter(), work.options, shape.target
-    curve, features = target_speed(work.path, shape.layers)
-    answers = answers_per_s(engine)
-    load, n = meter.look(), o.n_tokens * LONGER
-    training = flops / (PASS_FLOPS * o.depth * shape.n_weights)
-    stages = {
-        "hidden states": n / features,
-        "training": 60 * o.minutes or o.passes * o.n_tokens / training,
-    }
-    disk = int(n * bytes_a_token(target.hidden_size))
-    memory = TRAINED_BYTES * shape.n_weights + 12 * target.vocab_size * target.hidden_size
-    return plan_of(
-        work, (answers, features, training), stages, disk, memory, curve,
-        head_curve(curve, work.path, shape), expected_length(o.n_tokens), load,
-    )  # fmt: skip
-
-
-def plan_of(
-    work: Work, rates: tuple[float, float, float], stages: Mapping[str, float], disk: int,
-    memory: int, target: Curve, draft: Curve, expected: float, load: Load | None,
+def make_plan(
+    engine: Engine, work: Work, needs: Needs, drafting: Callable[[Curve], Curve],
+    expected: Callable[[], float], layers: Sequence[int] | None = None,
+    rival: Callable[[Curve], tuple[str, float, float] | None] = lambda _: None,
 ) -> TrainingPlan:  # fmt: skip
-    """Return the plan for what was measured.
+    """Measure this device and return the plan of a training.
 
-    rates: answers_per_s, features_per_s and training_per_s. stages: the seconds of each stage after
-    the answers. target, draft: the times of both. load: that of the device meanwhile.
+    engine: the target with slots, which answers. drafting: returns the expected seconds of a
+    drafted token, given t(n) of the target. expected: returns the acceptance length to expect.
+    layers: those whose hidden states are recorded; None if none are. rival: given t(n), returns the
+    `draft_model` that is there, its length and its gain.
+
+    Raises ConfigError for a target that does not give these states.
     """
-    n = work.options.n_tokens
+    work.progress("measuring what this device needs and takes")
+    meter, o = LoadMeter(), work.options
+    target, reading = target_speed(work.path, layers)
+    answers = answers_per_s(engine)
+    draft, load, n = drafting(target), meter.look(), o.n_tokens
+    length, there = expected(), rival(target)
+    least = [length_for(target, draft, each * there[2]) if there else None for each in _GAINS]
+    seconds = {"answers": max(0, n - work.recordings.n_tokens) / answers}
+    if needs.reading:
+        seconds[needs.reading] = LONGER * n / reading
+    if needs.flops:
+        training = matrix_flops() / needs.flops
+        seconds["training"] = 60 * o.minutes or o.passes * n / training
     return TrainingPlan(
-        n, *rates, {"answers": max(0, n - work.recordings.n_tokens) / rates[0]} | dict(stages),
-        disk, free_disk(work.folder), memory, length_for(target, draft, 1.0 + 1e-9),
-        length_for(target, draft, WANTED_GAIN), expected,
-        speedup(target, draft, rate_of(expected, DEPTH))[0], speedup(target, draft, GOOD)[0],
-        load.others if load else 0.0,
+        n, answers, reading, training if needs.flops else 0.0, seconds, needs.disk,
+        kept_files.free_disk(work.folder), needs.memory,
+        length_for(target, draft, _GAINS[0]), length_for(target, draft, _GAINS[1]), length,
+        speedup(target, draft, rate_of(length, DEPTH))[0], speedup(target, draft, GOOD)[0],
+        load.others if load else 0.0, *(there or ("", 0.0, 0.0)), *least,
     )  # fmt: skip
-
-
-def free_disk(folder: Path) -> int:
-    """Return the free bytes on the disk of a folder, which need not exist."""
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    return shutil.disk_usage(nearest).free
 
 
 def answers_per_s(engine: Engine) -> float:
@@ -230,17 +240,18 @@ def answers_per_s(engine: Engine) -> float:
         return n / (time.monotonic() - began)
 
 
-def target_speed(path: Path, layers: Sequence[int]) -> tuple[Curve, float]:
+def target_speed(path: Path, layers: Sequence[int] | None) -> tuple[Curve, float]:
     """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
-    reads text and gives the hidden states of these layers and the final ones.
+    reads text and gives the hidden states of these layers and the final ones, or none.
 
     Raises ConfigError for a target that does not give these states.
     """
+    wanted = () if layers is None else (*layers, FINAL)
     with opened(path) as target:
-        target.tap((*layers, FINAL))  # raises before anything takes time
+        target.tap(wanted)  # raises before anything takes time
         target.tap(())
         curve = curve_of(target)
-        target.tap((*layers, FINAL))
+        target.tap(wanted)
         return curve, reading_per_s(target)
 
 

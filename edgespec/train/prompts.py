@@ -1,4 +1,4 @@
-"""Prompts that users give to train with: files of texts, questions or conversations."""
+"""Prompts to train with: files of texts, questions or conversations, and the user's own texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import kept_files, named_files
+import numpy as np
+
+from .. import backends, kept_files, named_files
+from ..backends.base import Tokenizer
+from ..corpus import collection
+from ..corpus.answers import JOURNAL, Answers
+from ..corpus.documents import MOST_FILE, saved_messages
+from ..corpus.folder import vocabulary_folder
+from ..device import chats_folder
 from ..errors import ConfigError
 
 Messages = list[dict[str, str]]
@@ -23,6 +31,8 @@ Files = Sequence[str | os.PathLike[str]]
 _PATTERNS = ("*.txt", "*.json", "*.jsonl")  # files of prompts in a folder
 _TEXTS = ("prompt", "instruction", "question", "text")
 MOST = 1 << 30  # bytes of a file
+_BEGINNING = 32  # tokens of a passage; the target writes on from there
+_EVERY = 256  # tokens from one passage of a text to the next
 
 
 def read_prompts(paths: Files, without: Files = (), own: Iterable[Messages] = ()) -> list[Messages]:
@@ -48,14 +58,15 @@ def read_prompts(paths: Files, without: Files = (), own: Iterable[Messages] = ()
             if not _is_left_out(messages, left_out):
                 prompts.setdefault(json.dumps(messages), messages)
         if len(prompts) == before:
-            raise ConfigError(f"{source} no prompts that are not in the other files")
+            others = " that are not in the other files" if prompts or left_out else ""
+            raise ConfigError(f"{source} no prompts{others}")
 
     forms = (
         "(expected: a text on each line, or JSON objects with messages, turns, prompt, "
         "instruction, question or text)"
     )
     for path in _files(paths):
-        take(_of_file(path), f"{path} {forms} has")
+        take(filter(None, map(_messages, _values(path))), f"{path} {forms} has")
     if own := list(own):
         take(own, "the corpus has")
     return list(prompts.values())
@@ -91,10 +102,6 @@ def _files(paths: Files) -> Iterator[Path]:
         if not inside:
             raise ConfigError(f"the folder {path} has no .txt, .json or .jsonl file of prompts")
         yield from inside
-
-
-def _of_file(path: Path) -> Iterator[Messages]:
-    yield from filter(None, map(_messages, _values(path)))
 
 
 def _values(path: Path) -> list[Any]:
@@ -156,3 +163,48 @@ def until_user(given: Sequence[Any]) -> Messages:
     ]
     last = max((i for i, each in enumerate(plain) if each["role"] == "user"), default=-1)
     return plain[: last + 1] if len(plain) == len(given) else []
+
+
+def own_prompts(target: Path) -> list[Messages]:
+    """Return prompts from what edgespec keeps of this user, for the vocabulary of a target.
+
+    These are each message of the user in a chat that was kept, with what was said before; and
+    passages of the documents of `edgespec corpus add` and of answers that `--draft-memory disk`
+    keeps, for the target to go on with. Raises ConfigError if there are none.
+    """
+    with backends.of(target).vocabulary(target) as tokenizer:
+        prompts = [*_of_chats(), *_of_texts(tokenizer)]
+    if not prompts:
+        raise ConfigError(
+            "nothing is kept that prompts could be made of: no chat, no document (`edgespec corpus "
+            "add PATH`) and no answer (`--draft-memory disk`) for the vocabulary of this model"
+        )
+    return prompts
+
+
+def _of_chats() -> Iterator[Messages]:
+    for path in kept_files.matching(chats_folder(), "*.json"):
+        try:
+            said = saved_messages(kept_files.read(path, MOST_FILE).decode("utf-8-sig"))
+        except (OSError, ValueError) as error:
+            kept_files.leave_out(path, error)
+            continue
+        for i, message in enumerate(said):
+            if message.get("role") == "user" and (prompt := until_user(said[: i + 1])):
+                yield prompt
+
+
+def _of_texts(tokenizer: Tokenizer) -> Iterator[Messages]:
+    documents, folder = collection.added(tokenizer), vocabulary_folder(tokenizer)
+    answers = Answers(journal=folder / JOURNAL).arrays
+    for array in filter(None, [documents, *answers]):
+        for text in array.texts():
+            yield from _passages(tokenizer, text)
+
+
+def _passages(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator[Messages]:
+    for begin in range(0, len(tokens), _EVERY):
+        ids = tokens[begin : begin + _BEGINNING]
+        text = b"".join(tokenizer.piece(int(token)) for token in ids).decode("utf-8", "ignore")
+        if text.strip():
+            yield [{"role": PASSAGE, "content": text}]

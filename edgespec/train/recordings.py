@@ -12,15 +12,14 @@ import msgspec
 
 from .. import kept_files
 from ..errors import ConfigError, EdgeSpecError
+from . import formats
 
-MANIFEST, ANSWERS, LOCK = "manifest.json", "answers.jsonl", "train.lock"
-OWN_PROMPTS = "own-prompts.json"
+MANIFEST, LOCK = "manifest.json", "train.lock"
+OWN_PROMPTS, PLAN = "own-prompts.json", "plan.json"
 ALONE = -1  # the round of answers that were made one after the other
 _OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
-    ANSWERS, LOCK, OWN_PROMPTS, "plan.json", "features.bin", "features.json", "exact.bin",
-    "job.json", "state.pt", "state.partial", "pause", "likeliest.bin", "likeliest.json",
-    "states.bin", "model.safetensors", "result.json", "convert.log",
-    MANIFEST,  # last: by it, the folder of a kind is known
+    *formats.NAMES, *(f"{name}.partial" for name in formats.NAMES), LOCK, OWN_PROMPTS, PLAN,
+    "convert.log", MANIFEST,  # last: by it, the folder of a kind is known
 )  # fmt: skip
 
 
@@ -50,14 +49,15 @@ class Recordings:
     """An append-only file of recordings. A line that was cut by a kill is dropped."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / ANSWERS
+        self._path = folder / formats.ANSWERS
         self.all: list[Recording] = []
         if self._path.exists():
             self._read()
 
     def add(self, recording: Recording) -> None:
         """Append a recording."""
-        with open(self._path, "ab", opener=_private) as file:
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as file:
             file.write(msgspec.json.encode(recording) + b"\n")
         self.all.append(recording)
 
@@ -135,7 +135,10 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
         kept_files.replace(path, [msgspec.json.format(msgspec.json.encode(wanted))])
         folder.chmod(0o700)
         return
-    begun: dict[str, Any] = _read_json(path)
+    try:
+        begun = kept_files.read_json(path, dict[str, Any])
+    except ValueError as error:
+        raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
     changed = [name for name in wanted if begun.get(name) != wanted[name]]
     if changed:
         name = changed[0]
@@ -160,14 +163,3 @@ def forget_training(folder: Path) -> int:
             n_bytes += path.stat().st_size
             path.unlink()
     return n_bytes
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return kept_files.read_json(path, dict)
-    except ValueError as error:
-        raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

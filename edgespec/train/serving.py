@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..engine import Engine
 from ..types import Completion
 from .answers import LOOP
+from .formats import acceptance
 from .gently import Pauses
 from .opening import loaded
 
@@ -38,7 +39,8 @@ class ServedHead:
     gain: the speedup with the adaptive policy over plain decoding, for the same prompts in turns,
     and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles). answers:
     for each answer with these drafts, the number of drafts and how often the token at each place
-    was accepted; equal: whether its text is the same as without drafts.
+    was accepted; equal: whether its text is the same as without drafts. intervals: the 95% interval
+    of the acceptance at each place, from a bootstrap over answers.
     """
 
     n_answers: int
@@ -51,6 +53,7 @@ class ServedHead:
     gain_high: float
     answers: tuple[tuple[int, ...], ...] = ()
     equal: tuple[bool, ...] = ()
+    intervals: tuple[tuple[float, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
@@ -80,12 +83,14 @@ def serve(
         pauses.progress("measuring the costs of the draft")
         engine.measure()
         ratios = _ratios(engine, prompts, pauses)
+    gains = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))  # geometric means
     answers = [counted(each) for each in drafted]
     length, shares = acceptance(answers)
     equal = tuple(a.token_ids == b.token_ids for a, b in zip(plain, drafted, strict=True))
     return ServedHead(
         len(drafted), sum(len(each.token_ids) for each in drafted), length, shares,
-        float(np.mean(equal)), *_interval(ratios), tuple(answers), equal,
+        float(np.mean(equal)), float(gains[0]), *interval(gains), tuple(answers), equal,
+        tuple(map(interval, shares_of(answers).T)),
     )  # fmt: skip
 
 
@@ -95,15 +100,6 @@ def counted(answer: Completion) -> tuple[int, ...]:
     """
     accepted = (*answer.stats.accepted_per_position, *[0] * DEPTH)[:DEPTH]
     return answer.stats.num_draft_steps, *accepted
-
-
-def acceptance(counts: Sequence[Sequence[int]]) -> tuple[float, tuple[float, ...]]:
-    """Return the mean acceptance length of some answers, and the acceptance at each place. counts:
-    what `counted` returns for each answer.
-    """
-    steps, *accepted = np.array(counts).sum(0).tolist()
-    shares = tuple(n / max(1, steps) for n in accepted)
-    return 1 + sum(shares), shares
 
 
 def _ratios(
@@ -124,11 +120,20 @@ def _ratios(
     return ratios
 
 
-def _interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Return the geometric mean of ratios, and its 95% interval."""
-    means = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(means[0]), float(low), float(high)
+def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95% interval of a value, which is known for each time of a bootstrap."""
+    low, high = np.percentile(values[np.isfinite(values)], (2.5, 97.5))
+    return float(low), float(high)
+
+
+def shares_of(
+    answers: Sequence[Sequence[int]] | npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Return the acceptance at each place each time of a bootstrap, [resamples, places]. answers:
+    what `counted` returns for each.
+    """
+    sums = np.array(answers, float)[resampled(len(answers))].sum(1)
+    return np.asarray(sums[:, 1:] / np.maximum(sums[:, :1], 1))
 
 
 def resampled(n: int, seed: int = 0) -> npt.NDArray[np.int64]:

@@ -22,19 +22,17 @@ from ..errors import ConfigError, ConversionError, EdgeSpecError
 from ..loading.models import Reference, model_path, target_path
 from ..loading.trained import faster, register
 from . import kinds, recordings
-from .agreement import Agreement, agreement
 from .answers import prompt_ids
-from .card import card
+from .card import PICTURE, card, draw
+from .comparisons import Agreement, PairedDraft, agreement, paired
+from .formats import RESULT, acceptance
 from .gently import Pauses
-from .kinds.base import RESULT, Kind, MadeDraft
+from .kinds.base import Kind
 from .opening import N_CTX, opened
-from .options import TrainOptions
-from .paired import PairedDraft, paired
-from .picture import PICTURE, draw
 from .planning import TrainingPlan
 from .prompts import Files, read_prompts
-from .serving import DEPTH, ServedHead, acceptance, serve
-from .work import ADVICE, MOST_CHECKED, Work
+from .serving import DEPTH, ServedHead, serve
+from .work import ADVICE, MOST_CHECKED, TrainOptions, Work
 
 logger = logging.getLogger("edgespec.train")
 
@@ -147,7 +145,11 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     if work.is_private:
         kept_files.protect(kind.folder)
     served = serve(work.path, made.path, work.asked, work.pauses)
-    compared = _compared(work, made, served)
+    compared = None
+    if made.before:
+        work.progress("the draft model before")
+        before = serve(work.path, made.before, work.asked, work.pauses)
+        compared = paired(work.path, made.before, made.path, before, served)
     why_not = _why_not_registered(work, served, compared)
     n_done, n_failed = work.recordings.n_prompts("done"), work.recordings.n_prompts("failed")
     counts = made.simulated[DEPTH - 1] if made.simulated else ()
@@ -160,22 +162,10 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
         {step: round(s, 1) for step, s in work.times.items()}, why_not,
         agreement(counts, served) if counts else None,
     )  # fmt: skip
-    is_drawn = draw(kind.folder / RESULT, made.checkpoint / PICTURE)
-    picture = PICTURE if is_drawn else ""
+    picture = PICTURE if draw(kind.folder / RESULT, made.checkpoint / PICTURE) else ""
     text = card(trained, made, work.path, private=work.is_private, picture=picture)
     kept_files.replace(made.checkpoint / "README.md", [text.encode()])
     return trained
-
-
-def _compared(work: Work, made: MadeDraft, served: ServedHead) -> PairedDraft | None:
-    """Return what a draft model gained over the one that it was made from, None if there is
-    none.
-    """
-    if made.before is None:
-        return None
-    work.progress("the draft model before")
-    before = serve(work.path, made.before, work.asked, work.pauses)
-    return paired(work.path, made.before, made.path, before, served)
 
 
 def _why_not_registered(work: Work, served: ServedHead, compared: PairedDraft | None) -> str:
@@ -189,9 +179,9 @@ def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
     """Return the plan, which is made unless there is one for as many tokens, and record the
     answers. Raises EdgeSpecError if no draft can pay or the disk is too small.
     """
-    path = kind.folder / "plan.json"
+    path = kind.folder / recordings.PLAN
     plan = _kept_plan(path, work.options.n_tokens)
-    if plan is None or not work.is_answered:
+    if plan is None or work.recordings.n_tokens < work.options.n_tokens:
         with work.engine() as engine:
             if plan is None:
                 plan = kind.plan(engine)

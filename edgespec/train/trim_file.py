@@ -1,15 +1,11 @@
-"""The program that cuts a graph's output layer to some tokens; `convert/tools.py` runs it.
+"""The program that cuts a graph's output layer to some tokens (see convert/program.py).
 
-It needs onnx, and imports nothing of edgespec. Its argument is one JSON object: "graph" and "out",
-the paths of the graph and of the new one, which lie in different folders; "ids", the path of an
-.npy file with the tokens to keep, ascending; "converter", the program whose `find_head` finds the
-output layer. It prints {"step": …}.
+It needs onnx. Its job has "graph" and "out", the paths of the graph and of the new one, which lie
+in different folders; and "ids", the path of an .npy file with the tokens to keep, ascending.
 """
 
 from __future__ import annotations
 
-import json
-import runpy
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,15 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..convert.program import tell
+from ..convert.worker import find_head
 
-def main() -> None:
-    """Write the graph that the argument describes."""
+
+def main(job: dict[str, Any]) -> None:
+    """Write the graph that the job describes."""
     import onnx
 
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": "cutting the output layer"}), flush=True)
+    tell(step="cutting the output layer")
     model = onnx.load(job["graph"])  # with its external data
-    head = runpy.run_path(job["converter"])["find_head"](model.graph)
+    head = find_head(model.graph)
     if head is None:
         sys.exit(f"{job['graph']} has no output layer that is recognised")
     cut(model.graph, head, np.load(job["ids"]))
@@ -111,7 +109,3 @@ def _columns(
     if node is None or node.op_type != "Transpose" or node.input[0] not in weights:
         sys.exit(f"the output layer's matrix {name} is no initialiser and no transposed one")
     return np.asarray(numpy_helper.to_array(weights[node.input[0]])[ids].T)
-
-
-if __name__ == "__main__":
-    main()

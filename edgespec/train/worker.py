@@ -1,7 +1,7 @@
-"""The program that trains a draft; `convert/tools.py` runs it in its own environment.
+"""The program that trains a draft (see convert/program.py).
 
-It needs torch, and what the task needs, and imports nothing of edgespec. Its argument is one JSON
-object: "parent", the id of the process that started it, and "job", the path of a JSON file with
+It needs torch, and what the task needs. It is given "parent", the id of the process that started
+it, and "job", the path of a JSON file with
 
     task          the name of a file next to this one, whose class Task knows the kind of draft
     folder        the folder of the state of training and its results
@@ -10,17 +10,17 @@ object: "parent", the id of the process that started it, and "job", the path of 
     n_steps, passes, seconds   how long to train: the first that is not 0 decides
     batch_tokens  most tokens of a batch, padding included
     rate          the highest learning rate
-    evaluate_start   whether the weights before the training may be the best ones
     seed
 
-and what the task reads. It writes result.json to the folder, and the task writes the draft. It
-prints one JSON object per line: {"step": …} or {"progress": …}.
+and what the task reads. It writes result.json to the folder, and the task writes the draft.
 
-A task is made with the job and this module. It has
+A task is made with the job. It has
 
     lengths       the number of tokens of each conversation
     weights       the trained tensors by name, float32
-    prepare(bfloat16, wait)   called before the first step; returns what `go_on` takes in later runs
+    has_learnt    True if the weights before the training may be the best ones
+    prepare(bfloat16, wait)   is called before the first step, and computes
+    prepared      what is kept for later runs
     loss_of(numbers)   the loss of some conversations, and numbers that describe it
     hits_of(numbers, n_drafts)   for each of these conversations, whether the guesses are right:
                   bools as for `walked`
@@ -30,11 +30,10 @@ A task is made with the job and this module. It has
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +41,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from ..convert.program import replacing, tell
+from .formats import PAUSE, RESULT, STATE, acceptance
 
 N_DRAFTS = 5  # longest drafts that are evaluated
 SAVED_EVERY_S, TOLD_EVERY_S = 60.0, 5.0
@@ -52,14 +54,14 @@ _LOWEST_RATE = 0.05  # of the highest
 _CLIP = 0.5
 _TIMED = 3  # steps that are timed to know how many fit
 _GAIN = 1.5  # bfloat16 is used where it multiplies so many times as fast
+_TIMED_PRODUCTS = 20
 _MOST_EVALUATED = 400  # conversations
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-_KEPT = ("step", "n_steps", "bfloat16", "history", "best", "prepared")  # besides weights
+_KEPT = ("step", "n_steps", "bfloat16", "history", "best")
 
 
-def main() -> None:
-    """Train the draft that the argument describes, and write it."""
-    given = json.loads(sys.argv[1])
+def main(given: dict[str, Any]) -> None:
+    """Train the draft that a job describes, and write it."""
     job = json.loads(Path(given["job"]).read_text("utf-8"))
     tell(step="reading weights")
     training = Training(job, given["parent"])
@@ -69,30 +71,9 @@ def main() -> None:
     training.write()
 
 
-def tell(**message: Any) -> None:
-    """Write a message to the parent process, as one line of JSON."""
-    print(json.dumps(message), file=sys.__stdout__, flush=True)
-
-
-def wait(folder: Path, parent: int) -> float:
-    """Wait while the parent process pauses the training; return the seconds.
-
-    The file `pause` is in the folder meanwhile. If the parent has ended, nothing is waited for.
-    """
-    began = time.monotonic()
-    while (folder / "pause").exists() and os.getppid() == parent:
-        time.sleep(_LOOKED_EVERY_S)
-    return time.monotonic() - began
-
-
 def sibling(name: str) -> Any:
-    """Import the file of this name next to this one, which python -I does not find."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec
-    assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """Import the file of this name next to this one."""
+    return importlib.import_module(f".{name}", __package__)
 
 
 def batches(
@@ -124,7 +105,7 @@ class Training:
         self._parent = parent
         self.job, self.folder = job, Path(job["folder"])
         torch.use_deterministic_algorithms(DEVICE == "cpu")
-        self.task = sibling(job["task"]).Task(job, sys.modules[__name__])
+        self.task = sibling(job["task"]).Task(job)
         self.weights: dict[str, Any] = self.task.weights
         held_out = set(job["held_out"])
         self._lengths = {i: n for i, n in enumerate(self.task.lengths) if i not in held_out}
@@ -133,7 +114,6 @@ class Training:
             list(self.weights.values()), job["rate"], (0.9, 0.95), weight_decay=0.0
         )
         self.step, self.n_steps, self.bfloat16 = 0, 0, False
-        self.prepared: Any = None
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
         self._resume()
@@ -172,10 +152,18 @@ class Training:
         result["checked"] = summary(counts) | {"counts": [each.tolist() for each in counts]}
         result["held_out"] = self.measured(self._held_out)
         result |= self.task.write(self.best["weights"], self.measured)
-        replace(self.folder / "result.json", json.dumps(result, indent=1).encode())
+        with replacing(self.folder / RESULT) as path:
+            path.write_text(json.dumps(result, indent=1), "utf-8")
 
     def _wait(self) -> float:
-        return wait(self.folder, self._parent)
+        """Wait while the parent process pauses the training; return the seconds.
+
+        The file PAUSE is in the folder meanwhile. If the parent has ended, nothing is waited for.
+        """
+        began = time.monotonic()
+        while (self.folder / PAUSE).exists() and os.getppid() == self._parent:
+            time.sleep(_LOOKED_EVERY_S)
+        return time.monotonic() - began
 
     def _remaining(self) -> Iterator[list[int]]:
         """Yield the batches from the current step on."""
@@ -192,7 +180,7 @@ class Training:
         """Take one optimiser step; return the numbers that describe its loss."""
         for group in self._optimiser.param_groups:
             group["lr"] = self.job["rate"] * rate_at(self.step, self.n_steps)
-        with self._autocast():
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=self.bfloat16):
             loss, reported = self.task.loss_of(numbers)
         if loss.requires_grad:
             self._optimiser.zero_grad()
@@ -237,27 +225,24 @@ class Training:
             f"{' '.join(f'{each:.2f}' for each in reported)}{length}, {left_s / 60:.0f} min left"
         )
 
-    def _autocast(self) -> Any:
-        return torch.autocast(DEVICE, torch.bfloat16, enabled=self.bfloat16)
-
     def _resume(self) -> None:
         """Read the state of an earlier run, or decide how long to train."""
-        path = self.folder / "state.pt"
+        path = self.folder / STATE
         if path.exists():
-            state = torch.load(path, map_location=DEVICE, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
             with torch.no_grad():
                 for name, each in self.weights.items():
                     each.copy_(state["weights"][name])
             self._optimiser.load_state_dict(state["optimiser"])
             for name in _KEPT:
                 setattr(self, name, state[name])
-            self.task.go_on(self.prepared)
+            self.task.prepared = state["prepared"]
             torch.set_num_threads(state["n_threads"])  # sums depend on it
             return
         self.bfloat16 = DEVICE != "cpu" or gains_by_bfloat16()
-        self.prepared = self.task.prepare(self.bfloat16, self._wait)
+        self.task.prepare(self.bfloat16, self._wait)
         self.n_steps = self.job["n_steps"] or self._fitting_steps()
-        if self.job["evaluate_start"]:
+        if self.task.has_learnt:
             self._evaluate([])
         self._save()
 
@@ -284,15 +269,13 @@ class Training:
             "weights": {name: each.detach() for name, each in self.weights.items()},
             "optimiser": self._optimiser.state_dict(),
             "n_threads": torch.get_num_threads(),
+            "prepared": self.task.prepared,
             **{name: getattr(self, name) for name in _KEPT},
         }
-        path = self.folder / "state.pt"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with replacing(self.folder / STATE) as path, path.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
 
 
 def rate_at(step: int, n_steps: int) -> float:
@@ -321,39 +304,20 @@ def walked(hits: Any, n_drafted: int) -> Any:
 
 
 def summary(counts: Sequence[Any]) -> dict[str, Any]:
-    """Return two lists for what was counted with drafts of 1, 2, … tokens: the mean acceptance
-    lengths, and the shares of drafts whose token was accepted, for each place of a draft.
-    """
-    shares = [own[1:] / max(1, own[0]) for own in (each.sum(0) for each in counts)]
-    return {
-        "acceptance_length": [1 + float(each.sum()) for each in shares],
-        "acceptance": [each.tolist() for each in shares],
-    }
+    """Return the `acceptance` with drafts of 1, 2, … tokens, for what was counted with them."""
+    lengths, shares = zip(*map(acceptance, counts), strict=True)
+    return {"acceptance_length": lengths, "acceptance": shares}
 
 
 def gains_by_bfloat16() -> bool:
     """Return whether this processor multiplies matrices of bfloat16 clearly faster than of
-    float32.
+    float32. Both are timed in turns, so that other programs disturb both.
     """
-
-    def seconds(dtype: Any) -> float:
-        a, b = torch.ones(512, 512, dtype=dtype), torch.ones(2048, 512, dtype=dtype)
-        times = []
-        for _ in range(5):
+    least = dict.fromkeys((torch.float32, torch.bfloat16), math.inf)
+    for _ in range(_TIMED_PRODUCTS):
+        for dtype, seconds in least.items():
+            a, b = torch.ones(512, 512, dtype=dtype), torch.ones(2048, 512, dtype=dtype)
             began = time.perf_counter()
             torch.nn.functional.linear(a, b)
-            times.append(time.perf_counter() - began)
-        return min(times)
-
-    return seconds(torch.float32) > _GAIN * seconds(torch.bfloat16)
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
-
-
-if __name__ == "__main__":
-    main()
+            least[dtype] = min(seconds, time.perf_counter() - began)
+    return least[torch.float32] > _GAIN * least[torch.bfloat16]

@@ -92,8 +92,19 @@ def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
     assert "plan          In about 0.3 hours" in done.stdout
     assert "answers       11 min, 45 tokens/s" in done.stdout
     assert "disk          200.0 MB of 5.0 GB that are free" in done.stdout
-    assert "break even    acceptance length 1.53" in done.stdout
+    assert "break even    acceptance length 1.53, as fast as plain decoding\n" in done.stdout
     assert "1.15 times    not reached by any draft" in done.stdout
+    assert "draft model" not in done.stdout
+
+
+def test_a_plan_compares_with_the_draft_model_that_is_there(edgespec_cli, prompts, monkeypatch):
+    plan = replace(PLAN, draft_model="small.gguf", draft_length=2.1, draft_gain=1.3, as_draft=1.9)
+    monkeypatch.setattr(edgespec, "plan_training", lambda *_, **__: plan)
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("train", model, "--prompts", prompts, "--plan", "-o", "DIR")
+    assert "draft model   small.gguf is there: acceptance length 2.10, at best 1.30" in done.stdout
+    assert "as fast as it acceptance length 1.90\n" in done.stdout
+    assert "1.15 times it not reached by any draft\n" in done.stdout
 
 
 def test_a_plan_beside_other_programs_warns(edgespec_cli, given, prompts, monkeypatch):
@@ -108,6 +119,15 @@ def test_own_texts_need_no_file_of_prompts(edgespec_cli, given):
     assert done.exit_code == 0
     assert given["from_corpus"] is True
     assert given["gently"] is True
+
+
+def test_checking_a_head_shows_the_interval_of_each_token(edgespec_cli, monkeypatch, prompts):
+    intervals = ((0.28, 0.34), (0.08, 0.12), (0.04, 0.06))
+    served = replace(SERVED, intervals=intervals)
+    monkeypatch.setattr(edgespec, "check_head", lambda *_, **__: served)
+    model = str(edgespec_cli.model)
+    done = edgespec_cli("train", model, "--prompts", prompts, "--check", model)
+    assert "accepted in 31% (28%–34%), 10% (8%–12%), 5% (4%–6%) of the drafts" in done.stdout
 
 
 def test_checking_a_head_as_json(edgespec_cli, given, prompts):

@@ -1,13 +1,14 @@
 """Checks edgespec/train/distill_task.py against its definition, and a file that it has written.
 
-The tools' Python runs it, which has torch; its arguments are the paths of the worker and of a job.
+The tools' Python runs it, which has torch; its arguments are the folder of edgespec and the path of
+a job.
 It prints one JSON object: what was found, by name.
 """
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -20,11 +21,12 @@ TEXT = [1, 40, 50, 60, 33]
 
 
 def main():
-    spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
-    worker = sys.modules["worker"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(worker)
+    package = sys.modules["edgespec"] = ModuleType("edgespec")
+    package.__path__ = [sys.argv[1]]
+    from edgespec.train import distill_task
+
     job = json.loads(Path(sys.argv[2]).read_text())
-    task = worker.sibling("distill_task").Task(job, worker)
+    task = distill_task.Task(job)
     numbers = [9, 3]
     loss, _ = task.loss_of(numbers)
     loss.backward()
@@ -44,7 +46,7 @@ def defined(task, numbers):
     values = []
     for number in numbers:
         own = np.float64(torch.log_softmax(task._logits([number]), -1).numpy())
-        for row, true in zip(own, task._rows_of([number]), strict=True):
+        for row, true in zip(own, task._rows[number], strict=True):
             p, q = np.exp(np.float64(true["logs"])), np.exp(row[true["ids"]])
             value = sum(a * np.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
             rest, own_rest = max(1 - p.sum(), 1e-6), max(1 - q.sum(), 1e-6)
@@ -54,11 +56,11 @@ def defined(task, numbers):
 
 def rows_of(job, path, weights=None):
     """Return the logits of a model after TEXT; some of its weights replaced."""
-    import runpy
-
     from safetensors.torch import load_file
 
-    model = runpy.run_path(job["converter"])["load_model"](Path(path))
+    from edgespec.convert.worker import load_model
+
+    model = load_model(Path(path))
     if weights:
         assert not model.load_state_dict(load_file(weights), strict=False).unexpected_keys
     return model(torch.tensor([TEXT])).logits[0, -1].tolist()

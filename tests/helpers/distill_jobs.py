@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec.convert import tools
-from edgespec.train import likeliest
-from edgespec.train.features import write_conversations
-from edgespec.train.recordings import Recording
+from edgespec.train import features
+from edgespec.train.recordings import Recording, Recordings
 from tests.helpers import tiny_models
 
 N_CONVERSATIONS, N_PROMPT, N_ANSWER = 60, 3, 20
@@ -50,14 +48,15 @@ def job(folder: Path, architecture: str = "llama", **changed: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     known, rows = recordings(), probabilities()
     answers = [np.array(each.ids[each.n_prompt - 1 : -1]) for each in known]
-    kept = likeliest.likeliest_of(np.log(rows)[np.concatenate(answers)])
+    kept = features.likeliest_of(np.log(rows)[np.concatenate(answers)])
     (folder / "likeliest.bin").write_bytes(kept.tobytes())
-    write_conversations(folder / "likeliest.json", known, [each.n_answer for each in known])
+    for each in known:
+        Recordings(folder).add(each)
     given = {
-        "task": "distill_task", "evaluate_start": True, "folder": str(folder),
-        "likeliest": str(folder), "n_likeliest": likeliest.N_LIKELIEST,
+        "task": "distill_task", "folder": str(folder),
+        "recorded": str(folder),
         "start": str(tiny_models.write(folder, architecture, 2)), "n_layers": 1,
-        "converter": str(tools.WORKER), "out": str(folder / "new.gguf"), "name": "new",
+        "out": str(folder / "new.gguf"), "name": "new",
         "held_out": HELD_OUT, "checked": HELD_OUT, "n_steps": 150, "passes": 0, "seconds": 0,
         "batch_tokens": 256, "rate": 5e-3, "seed": 0,
     }  # fmt: skip

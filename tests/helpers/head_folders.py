@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +38,7 @@ def gguf_target(path: Path, tied=False, n_layer=files.TARGET_LAYERS) -> Path:
 
 def run_here(python, job, folder, progress, times, program):
     """Stand in for `tools.run_worker`: run the program in this process, which is quicker."""
-    before = sys.argv
-    sys.argv = [str(program), json.dumps(job)]
-    try:
-        runpy.run_path(str(program), run_name="__main__")
-    finally:
-        sys.argv = before
+    importlib.import_module(program).main(json.loads(json.dumps(job)))
     return ()
 
 

@@ -1,13 +1,12 @@
 """Compares the training-time test of edgespec/train/eagle3.py with inference step by step in NumPy.
 
-The tools' Python runs it, which has torch; its argument is the folder of eagle3.py. It prints one
+The tools' Python runs it, which has torch; its argument is the folder of edgespec. It prints one
 JSON object: what was found, by name.
 """
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -23,10 +22,13 @@ PROMPTS, LENGTHS = (5, 8), (14, 11)
 
 
 def main():
-    eagle3, objective = (imported(Path(sys.argv[1]) / f"{n}.py") for n in ("eagle3", "objective"))
+    package = sys.modules["edgespec"] = ModuleType("edgespec")
+    package.__path__ = [sys.argv[1]]
+    from edgespec.train import eagle3, objective
+    from edgespec.train.sizes import Sizes
+
     torch.manual_seed(SEED)
-    rotation = tuple(100.0 ** (-2 * i / 6) for i in range(3))
-    sizes = eagle3.Sizes(12, 4, 2, 6, 20, 30, 1e-5, rotation)
+    sizes = Sizes(12, 30, N_STEPS, 4, 2, 6, 20, 1e-5, 100.0)
     weights = eagle3.initial(sizes, {}, torch.ones(36), SEED)
     with torch.no_grad():
         for each in weights.values():
@@ -39,7 +41,7 @@ def main():
     pair = [conversation(*each) for each in zip(PROMPTS, LENGTHS, strict=True)]
 
     def loss(batch):
-        given = weights, sizes, embedding, output, number_of, batch, N_STEPS
+        given = weights, sizes, embedding, output, number_of, batch
         found, _ = objective.loss_of(eagle3, *given)
         return found
 
@@ -52,13 +54,6 @@ def main():
         "guessed": [guessed(objective, both, step) for step in range(N_STEPS)],
         "gradients": all_gradients(loss(both), weights),
     }))  # fmt: skip
-
-
-def imported(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def conversation(n_prompt, n):

@@ -30,8 +30,6 @@ logger = logging.getLogger("edgespec.convert")
 
 HeadPrecision = Literal["fp32", "int8", "int4"]
 _PRECISIONS = ("fp32", "int8", "int4")
-_GRAPHS = Path(__file__).with_name("graphs.py")
-_TARGET_WEIGHTS = Path(__file__).with_name("target_weights.py")
 _LEAST_CTX = 8192  # rotary positions are relative, so texts longer than those in training work
 
 
@@ -94,7 +92,7 @@ def convert_head(
     sizes = target_sizes(model)
     candidates = _candidates(head, sizes, layers)
     chosen = candidates[0]
-    folder = Path(out) if out else hub.models_dir() / f"{_name(head)}-head-{precision}"
+    folder = Path(out) if out else hub.models_dir() / f"{head.name}-head-{precision}"
     backends.get("onnx")  # it checks the result; raises if it is missing
     if folder.exists():
         raise ConfigError(f"{folder} is there already; give another folder, or remove it")
@@ -105,7 +103,7 @@ def convert_head(
         needed = ("onnx", "gguf") if head.lacking and not has_folder(model) else ("onnx",)
         work.python = tools.python_with(needed, python, progress, offline=offline)
         _write_weights(head, model, work)
-        work.run(_job(head, chosen, precision, work) | {"n_layer": sizes.n_layer}, _GRAPHS)
+        work.run(_job(head, chosen, precision, work) | {"n_layer": sizes.n_layer}, "graphs")
         shutil.rmtree(work.weights)
         noted = {"precision": precision, "target": target_name(target, model)}
         _write_note(head, chosen, sizes, work.folder, noted)
@@ -161,9 +159,10 @@ class _Work:
         """The folder of the weights, which exists only during the conversion."""
         return self.folder / "weights"
 
-    def run(self, job: dict[str, Any], program: Path) -> None:
-        """Run a program with this job. Raises ConversionError if it fails."""
-        tools.run_worker(self.python, job, self.folder, self.progress, self.times, program)
+    def run(self, job: dict[str, Any], program: str) -> None:
+        """Run a program next to this file with a job. Raises ConversionError if it fails."""
+        name = f"{__package__}.{program}"
+        tools.run_worker(self.python, job, self.folder, self.progress, self.times, name)
 
 
 def _candidates(
@@ -182,10 +181,6 @@ def _candidates(
     if len(layers) != len(readings[0]):
         raise ConfigError(f"layers are {list(layers)}; {len(readings[0])} numbers are expected")
     return [tuple(layers)]
-
-
-def _name(head: HeadCheckpoint) -> str:
-    return head.path.resolve().parent.name
 
 
 def _check_attention(head: HeadCheckpoint) -> None:
@@ -212,16 +207,11 @@ def _write_weights(head: HeadCheckpoint, model: Path, work: _Work) -> None:
     work.times[step] = time.perf_counter() - start
     if head.lacking:
         job = {"target": str(model), "out": str(work.weights), "wanted": head.lacking}
-        work.run(job, _TARGET_WEIGHTS)
-        _check_shapes(head, work.weights, model)
-
-
-def _check_shapes(head: HeadCheckpoint, folder: Path, target: Path) -> None:
-    """Raise ConversionError if the target's matrices do not have the shape that its sizes give."""
+        work.run(job, "target_weights")
     for name in head.lacking:
-        shape = np.load(folder / f"{name}.weight.npy", mmap_mode="r").shape
+        shape = np.load(work.weights / f"{name}.weight.npy", mmap_mode="r").shape
         if shape != (expected := (head.vocab_size, head.hidden_size)):
-            raise ConversionError(f"{name} of {target} has the shape {shape}, expected {expected}")
+            raise ConversionError(f"{name} of {model} has the shape {shape}, expected {expected}")
 
 
 def _job(
@@ -263,7 +253,7 @@ def _write_note(
         known["inner_size"] = head.inner_size
     note = {
         "format": 1, "kind": head.kind, "layers": layers, **known,
-        "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": _name(head),
+        "max_depth": head.n_heads, "n_ctx_train": head.n_ctx_train, "source": head.name,
         "license": head.license, **noted,
     }  # fmt: skip
     (folder / "head.json").write_text(json.dumps(note, indent=1), "utf-8")

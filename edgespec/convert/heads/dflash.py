@@ -8,11 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError, UnknownArchitecture
-from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint, LayerIds
-from .config import Config, license_of
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint, LayerIds, with_vocabulary
+from .config import Config
 from .layers import Weights, sizes_of, vocab_size_of
 from .tensors import Tensors
-from .vocabulary import with_vocabulary
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -44,7 +43,7 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         mask_token=_mask_token(path, config, vocab_size), windows=windows, causal=causal,
         embedding_scale=config.input_embedding_scale, logit_scale=config.output_multiplier,
         softcap=config.final_logit_softcapping or 0.0,
-        n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
+        n_ctx_train=config.max_position_embeddings,
     ), tensors)  # fmt: skip
     weights.take("embed_tokens", vocab_size, layer.width, optional=layer.width == hidden)
     own_rows = head.d2t is not None or layer.width != hidden

@@ -1,24 +1,22 @@
-"""The graphs of DFlash (arXiv 2602.06036). `graphs.py` runs this file and passes its Graph."""
+"""The graphs of DFlash (arXiv 2602.06036)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .graphs import Graph
+from .graphs import Graph
 
 Angles = tuple[str, str]
 
 
-def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
+def write(job: dict[str, Any]) -> None:
     """Write fuse.onnx, which computes keys and values from the target's states, and head.onnx,
     which guesses the block of tokens after them.
     """
-    _write_fuse(new(job))
-    _write_head(new(job))
+    _write_fuse(Graph(job))
+    _write_head(Graph(job))
 
 
 def _write_fuse(graph: Graph) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
-from .config import Config, license_of
+from .config import Config
 from .layers import Weights, check_one_layer, sizes_of, vocab_size_of
 from .tensors import Tensors
 
@@ -35,5 +35,4 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     return HeadCheckpoint(
         path, "eagle", weights.found, layer.width, vocab_size, EMBEDDING_AND_OUTPUT,
         decoder=layer, n_ctx_train=config.max_position_embeddings,
-        license=license_of(path.parent, config),
     )  # fmt: skip

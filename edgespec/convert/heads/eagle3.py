@@ -7,11 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError
-from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
-from .config import Config, license_of
+from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint, with_vocabulary
+from .config import Config
 from .layers import Weights, check_one_layer, sizes_of, vocab_size_of
 from .tensors import Tensors
-from .vocabulary import with_vocabulary
 
 
 def recognises(tensors: Tensors, config: Config) -> bool:
@@ -22,7 +21,8 @@ def recognises(tensors: Tensors, config: Config) -> bool:
 def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     """Return the description of an EAGLE-3 head. Raises ModelError."""
     hidden = config.target_hidden_size or config.hidden_size
-    layer, prefix = sizes_of(path, config), _prefix(tensors)
+    layer = sizes_of(path, config)
+    prefix = "midlayer." if any(each.startswith("midlayer.") for each in tensors) else "layers.0."
     check_one_layer(path, config.num_hidden_layers)
     ids, ids_count = config.layer_ids()
     n_taps = len(ids) or 3
@@ -42,7 +42,7 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         config.target_num_hidden_layers or 0, ids, ids_count, decoder=layer,
         norm_before_residual=bool(config.norm_before_residual),
         norm_output=bool(config.norm_output),
-        n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
+        n_ctx_train=config.max_position_embeddings,
     ), tensors)  # fmt: skip
     weights.take("lm_head", head.head_vocab_size, layer.width, optional=head.d2t is None)
     weights.take("embed_tokens", vocab_size, layer.width, optional=True)
@@ -53,8 +53,3 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         )
     weights.refuse_others()
     return head
-
-
-def _prefix(tensors: Tensors) -> str:
-    """Return the beginning of the names of the layer's tensors."""
-    return "midlayer." if any(name.startswith("midlayer.") for name in tensors) else "layers.0."

@@ -1,22 +1,20 @@
-"""The graphs of EAGLE-3. `graphs.py` runs this file and passes its Graph."""
+"""The graphs of EAGLE-3."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .graphs import Graph
+from .graphs import Graph
 
 
-def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
+def write(job: dict[str, Any]) -> None:
     """Write fuse.onnx, which turns the states of several layers of the target into one state, and
     head.onnx, which computes the next state and its logits from a state and a token.
     """
-    _write_fuse(new(job))
-    _write_head(new(job))
+    _write_fuse(Graph(job))
+    _write_head(Graph(job))
 
 
 def _write_fuse(graph: Graph) -> None:

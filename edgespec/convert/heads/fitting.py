@@ -19,10 +19,10 @@ from ...backends.toy import ToyModel
 from ...config import EngineConfig
 from ...errors import ConfigError, ConversionError, EngineMissing, ModelError
 from ...loading.models import open_model
+from ..worker import PROMPT
 
 N_TOKENS = 33  # one more than the rows of a call
 _OF_CACHE = ("head_count_kv", "key_length", "value_length")
-_PROMPT = "Explain in a few sentences how a bicycle stays upright while it is moving."
 
 
 def target_sizes(path: Path) -> TargetSizes:
@@ -95,7 +95,7 @@ def _agreements(folder: Path, model: Path, candidates: Sequence[tuple[int, ...]]
     engine = backends.get("onnx")
     config = EngineConfig(n_ctx=512)
     with contextlib.closing(open_model(model, config)) as target:
-        prompt = target.tokenizer.encode(_PROMPT)
+        prompt = target.tokenizer.encode(PROMPT)
         with contextlib.closing(engine.open_head(folder, config, target)) as head:
             return agreements(head, target, candidates, prompt)
 

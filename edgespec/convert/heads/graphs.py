@@ -1,33 +1,31 @@
-"""The program that writes a head as ONNX graphs; `tools.py` runs it in its own environment.
+"""The program that writes a head as ONNX graphs (see program.py).
 
-It needs onnx, and nothing of edgespec. Its argument is one JSON object: "out", the folder for the
-graphs; "weights", a folder with NAME.npy for each weight of a HeadCheckpoint; the other fields of
-the HeadCheckpoint, by their names; "precision", the precision of the matrices, fp32, int8 or int4;
-"n_ctx", the length of the longest text. It prints one JSON object per line: {"step": …}.
+It needs onnx. Its job has "out", the folder for the graphs; "weights", a folder with NAME.npy for
+each weight of a HeadCheckpoint; the other fields of the HeadCheckpoint, by their names;
+"precision", the precision of the matrices, fp32, int8 or int4; "n_ctx", the length of the longest
+text. The file KIND_graphs.py writes the graphs of a kind with the `Graph` of this one.
 """
 
 from __future__ import annotations
 
-import json
-import runpy
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..program import tell
+
 KEEP = "num_logits_to_keep"
 _BLOCK = 32  # numbers that share a scale
 _MOST_INLINE = 1 << 30  # bytes; a protobuf holds at most twice as many
 
 
-def main() -> None:
-    """Write the graphs that the argument describes."""
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": f"writing the head as graphs in {job['precision']}"}), flush=True)
-    writer = Path(__file__).with_name(f"{job['kind']}_graphs.py")
-    runpy.run_path(str(writer))["write"](job, Graph)  # python -I cannot import files next to it
+def main(job: dict[str, Any]) -> None:
+    """Write the graphs that the job describes."""
+    tell(step=f"writing the head as graphs in {job['precision']}")
+    importlib.import_module(f".{job['kind']}_graphs", __package__).write(job)
 
 
 class Graph:
@@ -98,17 +96,18 @@ class Graph:
             )  # fmt: skip
         else:
             made = self.op("MatMul", x, self.const(matrix.T, f"{name}.weight"))
-        if not self.has(f"{name}.bias"):
-            return made
-        return self.op("Add", made, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
+        return self._plus_bias(name, made)
 
     def norm(self, name: str, x: str, eps: float) -> str:
         """Return x / rms(x) · w, plus b if the norm has a bias."""
         weight = self.const(self.weight(f"{name}.weight"), f"{name}.weight")
         made = self.op("SimplifiedLayerNormalization", x, weight, axis=-1, epsilon=eps)
+        return self._plus_bias(name, made)
+
+    def _plus_bias(self, name: str, x: str) -> str:
         if not self.has(f"{name}.bias"):
-            return made
-        return self.op("Add", made, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
+            return x
+        return self.op("Add", x, self.const(self.weight(f"{name}.bias"), f"{name}.bias"))
 
     def embedding(self, name: str, ids: str) -> str:
         """Return the rows of these tokens from a matrix that is stored in float16."""
@@ -280,7 +279,3 @@ def quantised(
     levels = np.clip(np.rint(blocks / safe) + middle, 0, 2 * middle - 1).astype(np.uint8)
     packed = levels if bits == 8 else levels[..., ::2] | levels[..., 1::2] << 4
     return packed, scales.astype(np.float32).reshape(-1)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 from ...errors import ModelError
-from .checkpoint import HeadCheckpoint, take
-from .config import Config, license_of
+from .checkpoint import HeadCheckpoint, take, with_vocabulary
+from .config import Config
 from .tensors import Tensor, Tensors
-from .vocabulary import with_vocabulary
 
 
 def recognises(tensors: Tensors, config: Config) -> bool:
@@ -43,7 +42,6 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     head = HeadCheckpoint(
         path, "medusa", {name: each for name, each in weights.items() if each}, hidden,
         vocab_size, borrows=(), n_heads=n_heads, n_blocks=n_blocks,
-        license=license_of(path.parent, config),
     )  # fmt: skip
     return with_vocabulary(head, tensors)
 

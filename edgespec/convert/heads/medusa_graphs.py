@@ -1,22 +1,20 @@
-"""The graph of Medusa heads. `graphs.py` runs this file and passes its Graph."""
+"""The graph of Medusa heads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .graphs import Graph
+from .graphs import Graph
 
 
-def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
+def write(job: dict[str, Any]) -> None:
     """Write head.onnx, which outputs the logits rows of all heads.
 
     Heads that have the same output matrix use it together, so that it is read only once.
     """
-    graph = new(job)
+    graph = Graph(job)
     states = graph.input("hidden_states", 1, 1, job["hidden_size"])
     outputs = [graph.weight(f"{i}.lm_head.weight") for i in range(job["n_heads"])]
     is_shared = all(np.array_equal(each, outputs[0]) for each in outputs)

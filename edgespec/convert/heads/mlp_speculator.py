@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError
-from .checkpoint import HeadCheckpoint, take
-from .config import Config, license_of
+from .checkpoint import HeadCheckpoint, take, with_vocabulary
+from .config import Config
 from .tensors import Tensor, Tensors
-from .vocabulary import with_vocabulary
 
 
 def recognises(tensors: Tensors, config: Config) -> bool:
@@ -45,6 +44,5 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
         path, "mlp_speculator", {name: each for name, each in weights.items() if each},
         config.emb_dim, vocab_size, borrows=(), n_heads=config.n_predict, inner_size=inner,
         tied=config.tie_weights, scale_input=config.scale_input,
-        license=license_of(path.parent, config),
     )  # fmt: skip
     return with_vocabulary(head, tensors)

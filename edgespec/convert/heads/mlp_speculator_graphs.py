@@ -1,27 +1,30 @@
-"""The graphs of an MLP speculator. `graphs.py` runs this file and passes its Graph."""
+"""The graphs of an MLP speculator."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .graphs import Graph
+from .graphs import Graph
 
 
-def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
+def token_factor(n_heads: int, inner_size: int) -> float:
+    """Return the weight of a token's embedding as a multiple of that of the state."""
+    state_weight = 0.5 ** (0.5 / n_heads)
+    return float(math.sqrt((1 - state_weight**2) * inner_size / 2) / state_weight)
+
+
+def write(job: dict[str, Any]) -> None:
     """Write head.I.onnx for each depth I.
 
     Depths that share all weights use one graph, that of the first of them.
     """
     n, inner = job["n_heads"], job["inner_size"]
-    state_weight = 0.5 ** (0.5 / n)
-    factor = math.sqrt((1 - state_weight**2) * inner / 2) / state_weight
+    factor = token_factor(n, inner)
     for i in range(min(n, 2) if job["tied"] else n):
-        graph, width = new(job), inner if i else job["hidden_size"]
+        graph, width = Graph(job), inner if i else job["hidden_size"]
         ids = graph.input("input_ids", 1, "n", integer=True)
         state = graph.input("states", 1, "n", width)
         if i == 0 and job["scale_input"]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...errors import ModelError, UnknownArchitecture
 from .checkpoint import EMBEDDING_AND_OUTPUT, DecoderLayer, HeadCheckpoint, take
-from .config import Config, license_of, rotation_of
+from .config import Config, rotation_of
 from .layers import Weights, vocab_size_of
 from .tensors import Tensors
 
@@ -43,7 +43,6 @@ def read(path: Path, tensors: Tensors, config: Config) -> HeadCheckpoint:
     return HeadCheckpoint(
         path, "moa", weights.found, width, vocab_size_of(path, config, tensors),
         EMBEDDING_AND_OUTPUT, decoder=text, parts=parts, n_ctx_train=config.max_position_embeddings,
-        license=license_of(path.parent, config),
     )  # fmt: skip
 
 

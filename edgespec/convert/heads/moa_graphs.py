@@ -1,25 +1,20 @@
-"""The graphs of a Mixture of Attentions (arXiv 2410.03804).
-
-`graphs.py` runs this file and passes its Graph.
-"""
+"""The graphs of a Mixture of Attentions (arXiv 2410.03804)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .graphs import Graph
+from .graphs import Graph
 
 
-def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
+def write(job: dict[str, Any]) -> None:
     """Write fuse.onnx, which computes keys and values from the target's keys and values, and
     head.onnx, which reads tokens together with them.
     """
-    _write_fuse(new(job))
-    _write_head(new(job))
+    _write_fuse(Graph(job))
+    _write_head(Graph(job))
 
 
 def _write_fuse(graph: Graph) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...errors import UnknownArchitecture
 from .checkpoint import EMBEDDING_AND_OUTPUT, HeadCheckpoint
-from .config import Config, license_of
+from .config import Config
 from .layers import Weights, sizes_of, vocab_size_of
 from .tensors import Tensor, Tensors
 
@@ -108,7 +108,7 @@ def _described(
     return HeadCheckpoint(
         path, "mtp", weights.found, width, vocab_size, EMBEDDING_AND_OUTPUT,
         config.num_hidden_layers or 0, decoder=weights.layer, states_first=states_first,
-        n_ctx_train=config.max_position_embeddings, license=license_of(path.parent, config),
+        n_ctx_train=config.max_position_embeddings,
     )  # fmt: skip
 
 

@@ -1,17 +1,15 @@
-"""The graph of an MTP layer. `graphs.py` runs this file and passes its Graph."""
+"""The graph of an MTP layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .graphs import Graph
+from .graphs import Graph
 
 
-def write(job: dict[str, Any], new: Callable[[dict[str, Any]], Graph]) -> None:
+def write(job: dict[str, Any]) -> None:
     """Write head.onnx, which computes the next state and its logits from a state and a token."""
-    graph, eps = new(job), job["decoder"]["eps"]
+    graph, eps = Graph(job), job["decoder"]["eps"]
     embedded, states = graph.token_and_state()
     both = [graph.norm("token_norm", embedded, eps), graph.norm("hidden_norm", states, eps)]
     joined = graph.op("Concat", *(both[::-1] if job["states_first"] else both), axis=-1)

@@ -263,7 +263,7 @@ class _Values:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return self._archive.tensor
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return _parameter
+            return lambda data, *_: data
         raise ModelError(
             f"{self._archive.path} is a pickle with {module:.80}.{name:.80} in it, and only "
             "tensors are read, for others could run programs; take the .safetensors"
@@ -295,11 +295,6 @@ def _ordered(items: Iterable[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     values: dict[Any, Any] = {}
     _put(values, items)
     return values
-
-
-def _parameter(data: Any, *_: Any) -> Any:
-    """Return the tensor of a parameter, in place of torch._utils._rebuild_parameter."""
-    return data
 
 
 def _is_name(value: Any) -> bool:

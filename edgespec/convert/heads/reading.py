@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from ...named_files import expanded
 from ...schema import convert
 from . import dflash, eagle, eagle3, medusa, mlp_speculator, moa, mtp
 from .checkpoint import HeadCheckpoint
-from .config import Config, read_config
+from .config import Config, license_of, read_config
 from .tensors import Tensor, Tensors, read_safetensors
 
 _LONGEST_NAME = 200  # characters
@@ -57,7 +58,8 @@ def read_head(path: str | os.PathLike[str]) -> HeadCheckpoint:
         raise ModelError(f"{file} is damaged: it has a tensor {odd[0]!r:.80}; fetch it again")
     for reader in _READERS:
         if reader.recognises(tensors, config):
-            return reader.read(file, tensors, config)
+            head = reader.read(file, tensors, config)
+            return replace(head, license=license_of(file.parent, config))
     shown = ", ".join(sorted(tensors)[:4]) or "no tensors"
     raise UnknownArchitecture(
         f"{file} is no head as edgespec knows them ({TITLES}): its config names "

@@ -1,15 +1,12 @@
-"""The program that copies a target's embedding and output matrix for a head; `tools.py` runs it.
+"""The program that copies a target's embedding and output matrix for a head (see program.py).
 
-It needs gguf for GGUF files, onnx for graphs, and nothing of edgespec. Its argument is one JSON
-object: the paths "target" and "out", and the list "wanted" with "embed_tokens", "lm_head" or both.
-It writes each matrix to out/NAME.weight.npy, float32 [vocab_size, hidden_size], and prints
-{"step": …}.
+It needs gguf for GGUF files and onnx for graphs. Its job has the paths "target" and "out", and the
+list "wanted" with "embed_tokens", "lm_head" or both. It writes each matrix to out/NAME.weight.npy,
+float32 [vocab_size, hidden_size].
 """
 
 from __future__ import annotations
 
-import json
-import runpy
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,19 +15,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..program import tell
+from ..worker import find_head
+
 Matrix = npt.NDArray[np.float32]
 
 _IN_GGUF = {"embed_tokens": "token_embd.weight", "lm_head": "output.weight"}
 
 
-def main() -> None:
-    """Write the matrices that the argument names."""
-    job = json.loads(sys.argv[1])
-    print(json.dumps({"step": "reading the target's embedding and output matrix"}), flush=True)
+def main(job: dict[str, Any]) -> None:
+    """Write the matrices that the job names."""
+    tell(step="reading the target's embedding and output matrix")
     target, out = Path(job["target"]), Path(job["out"])
-    read = from_graph if target.suffix == ".onnx" else from_gguf
     for name in job["wanted"]:
-        np.save(out / f"{name}.weight.npy", read(target, name))
+        np.save(out / f"{name}.weight.npy", matrix_of(target, name))
+
+
+def matrix_of(path: Path, name: str) -> Matrix:
+    """Return a matrix of a target."""
+    return from_graph(path, name) if path.suffix == ".onnx" else from_gguf(path, name)
 
 
 def from_gguf(path: Path, name: str) -> Matrix:
@@ -62,7 +65,7 @@ def from_graph(path: Path, name: str) -> Matrix:
         for node in model.graph.node:
             if node.op_type == "Gather" and node.input[1] == "input_ids":
                 return _float(weights, makers, node.input[0])
-    head = runpy.run_path(str(Path(__file__).parents[1] / "worker.py"))["find_head"](model.graph)
+    head = find_head(model.graph)
     if name == "embed_tokens" and not (head and _is_shared(model.graph, makers, head)):
         sys.exit(f"{path} has no embedding that can be read; give the GGUF of the same model")
     if head is None:
@@ -120,7 +123,3 @@ def _unpacked(packed: npt.NDArray[Any], bits: int) -> npt.NDArray[np.float32]:
         return packed.astype(np.float32)
     both = np.stack([packed & 15, packed >> 4], axis=-1)
     return both.reshape(*packed.shape[:-1], -1).astype(np.float32)
-
-
-if __name__ == "__main__":
-    main()

@@ -14,11 +14,9 @@ from typing import Any, ClassVar
 from ... import kept_files
 from ...convert import tools
 from ...engine import Engine
+from ..formats import JOB, RESULT, STATE, STATES
 from ..planning import TrainingPlan
 from ..work import ADVICE, Work
-
-RESULT = "result.json"  # of the worker, in the folder of a kind
-WORKER = Path(__file__).parents[1] / "worker.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +73,12 @@ class Kind(ABC):
         python: the interpreter that has the tools of `convert`.
         """
 
-    def loop_options(self) -> dict[str, Any]:
-        """Return what the loop of `worker.py` reads of a job."""
+    def _for_all(self) -> dict[str, Any]:
+        """Return what `worker.py` and all its tasks read of a job."""
         o, work = self.work.options, self.work
         return {
-            "folder": str(self.folder.resolve()), "held_out": work.held_out,
+            "folder": str(self.folder.resolve()), "recorded": str(work.folder.resolve()),
+            "held_out": work.held_out,
             "checked": work.checked, "n_steps": o.n_steps, "passes": o.passes,
             "seconds": 60 * o.minutes, "batch_tokens": o.batch_tokens, "rate": o.rate or self.rate,
             "seed": o.seed,
@@ -87,22 +86,27 @@ class Kind(ABC):
         }  # fmt: skip
 
     def train(self, python: Path, job: dict[str, Any]) -> dict[str, Any]:
-        """Train in the tools' environment, or go on with it; return the worker's result."""
-        path, result = self.folder / "job.json", self.folder / RESULT
-        content = json.dumps(job).encode()
+        """Train in the tools' environment, or go on with it; return the worker's result.
+
+        job: what the task reads, and its name.
+        """
+        path, result = self.folder / JOB, self.folder / RESULT
+        content = json.dumps(self._for_all() | job).encode()
         if not path.exists() or path.read_bytes() != content:
-            for each in (self.folder / "state.pt", self.folder / "states.bin", result):
+            for each in (self.folder / STATE, self.folder / STATES, result):
                 each.unlink(missing_ok=True)
             kept_files.replace(path, [content])
         if not result.exists():
             waiting = functools.partial(self.work.pauses.of_worker, self.folder)
             given = {"job": str(path), "parent": os.getpid()}
-            self.run(python, given, WORKER, while_running=waiting)
+            self.run(python, given, "worker", while_running=waiting)
         return kept_files.read_json(result, dict)
 
-    def run(self, python: Path, job: dict[str, Any], program: Path, **options: Any) -> None:
-        """Run a program in the tools' environment. options: as for `tools.run_worker`."""
-        work = self.work
+    def run(self, python: Path, job: dict[str, Any], program: str, **options: Any) -> None:
+        """Run a program of edgespec/train in the tools' environment. options: as for
+        `tools.run_worker`.
+        """
+        work, name = self.work, f"edgespec.train.{program}"
         tools.run_worker(
-            python, job, self.folder, work.progress, work.times, program, advice=ADVICE, **options
+            python, job, self.folder, work.progress, work.times, name, advice=ADVICE, **options
         )

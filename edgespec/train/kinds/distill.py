@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from ...backends import files
-from ...convert import tools
 from ...convert.conversion import convert
 from ...convert.heads.config import license_of, read_config
 from ...convert.heads.fitting import target_sizes
 from ...engine import Engine
 from ...errors import ConfigError
-from ..draft_models import PROBABILITIES, checkpoint, draft_model, make_plan, siblings
-from ..likeliest import N_LIKELIEST, ROW, extract_likeliest
+from ..draft_models import checkpoint, draft_model, plan_of_draft, siblings
+from ..features import extract_likeliest
+from ..formats import ROW
 from ..opening import N_CTX, opened
-from ..planning import LONGER, PASS_FLOPS, TRAINED_BYTES, TrainingPlan, matrix_flops
+from ..planning import LONGER, PASS_FLOPS, TRAINED_BYTES, Needs, TrainingPlan
 from ..shape import known_of, weights_of_layer
 from ..work import Work
 from . import register
-from .base import WORKER, Kind, MadeDraft
+from .base import Kind, MadeDraft
 
-MODEL_FILE = WORKER.with_name("model_file.py")
 _FLOAT = 4  # bytes
+_PROBABILITIES = "probabilities"  # the stage in which the target reads the answers
 
 
 @register("distill", "a small model of the same tokenizer")
@@ -59,7 +59,6 @@ class Distill(Kind):
     def plan(self, engine: Engine) -> TrainingPlan:
         """Measure this device and return the plan."""
         o, work = self.work.options, self.work
-        work.progress("measuring what this device needs and takes")
         if not self.start.exists():
             raise ConfigError(
                 f"the plan measures a draft model, and {self.checkpoint} is a checkpoint that no "
@@ -69,27 +68,27 @@ class Distill(Kind):
         d, n = sizes.hidden_size, LONGER * o.n_tokens
         layer = weights_of_layer(known, d)
         n_trained, n_output = min(o.n_layers, sizes.n_layer) * layer, sizes.vocab_size * d
-        flops = PASS_FLOPS * n_trained * n + 4 * n_output * o.n_tokens  # the output is not trained
-        flops = o.passes * flops + 2 * sizes.n_layer * layer * n
-        training = 60 * o.minutes or flops / matrix_flops()
-        disk = o.n_tokens * ROW.itemsize + _FLOAT * (n * d + 4 * n_trained)
-        memory = TRAINED_BYTES * n_trained + _FLOAT * (sizes.n_layer * layer + 2 * n_output)
-        stages = {PROBABILITIES: 0.0, "training": training}
-        return make_plan(engine, work, self.start, stages, int(disk), memory)
+        flops = LONGER * PASS_FLOPS * n_trained + 4 * n_output  # the output is not trained
+        flops += LONGER * 2 * sizes.n_layer * layer / max(1, o.passes)  # once: what they read
+        needs = Needs(
+            int(o.n_tokens * ROW.itemsize + _FLOAT * (n * d + 4 * n_trained)),
+            TRAINED_BYTES * n_trained + _FLOAT * (sizes.n_layer * layer + 2 * n_output),
+            _PROBABILITIES, flops,
+        )  # fmt: skip
+        return plan_of_draft(engine, work, self.start, needs)
 
     def make(self, python: Path) -> MadeDraft:
         """Read the answers with the target, train, and write the draft model."""
         work, of_card = self.work, self.folder / "draft"
-        work.progress(PROBABILITIES)
+        work.progress(_PROBABILITIES)
         with opened(work.path, N_CTX) as model:
             extract_likeliest(model, work.recordings.done, work.folder, work.pauses)
         start = self.checkpoint or self.start
         out = self.folder / f"distilled-{start.name}"
-        result = self.train(python, self.loop_options() | {
-            "task": "distill_task", "evaluate_start": True, "likeliest": str(work.folder.resolve()),
-            "n_likeliest": N_LIKELIEST, "start": str(start.resolve()),
-            "n_layers": work.options.n_layers, "converter": str(tools.WORKER),
-            "out": str(out.resolve()), "name": f"{self._name} for {work.path.stem}",
+        result = self.train(python, {
+            "task": "distill_task", "start": str(start.resolve()),
+            "n_layers": work.options.n_layers, "out": str(out.resolve()),
+            "name": f"{self._name} for {work.path.stem}",
         })  # fmt: skip
         path = out
         if self.checkpoint or files.has_folder(work.path):
@@ -122,12 +121,12 @@ class Distill(Kind):
             return
         old = siblings(work, ".gguf")
         job = {
-            "folder": str(source.resolve()), "converter": str(tools.WORKER),
-            "vocabulary": str(work.path), "types": str(old[0]) if old else "",
+            "folder": str(source.resolve()), "vocabulary": str(work.path),
+            "types": str(old[0]) if old else "",
             "license": license_of(source, read_config(source)), "name": source.name,
             "out": str(path.resolve()),
         }  # fmt: skip
-        self.run(python, job, MODEL_FILE)
+        self.run(python, job, "model_file")
 
     def _facts(self, result: Mapping[str, Any]) -> dict[str, str]:
         """Return what is special about the draft model, for its card."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..shape import MedusaShape
+from typing import Any
+
 from . import register
 from .heads import HeadKind
 
@@ -11,4 +12,16 @@ from .heads import HeadKind
 class Medusa(HeadKind):
     """Makes heads that guess all tokens of a draft at once (arXiv 2401.10774)."""
 
-    name, title, shape_type = "medusa", "Medusa heads", MedusaShape
+    name, title = "medusa", "Medusa heads"
+
+    @property
+    def n_read(self) -> float:
+        """The number of weights that are read for one guess: one call gives all of them."""
+        return self.n_weights / self.shape.sizes.n_ahead
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of a checkpoint, with Medusa's fields."""
+        return super().config() | {
+            "architectures": ["MedusaModel"], "model_type": "medusa",
+            "medusa_num_heads": self.shape.sizes.n_ahead, "medusa_num_layers": 1,
+        }  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..shape import MlpShape
+from typing import Any
+
 from . import register
 from .heads import HeadKind
 
@@ -11,4 +12,13 @@ from .heads import HeadKind
 class Mlp(HeadKind):
     """Makes a speculator in the form of IBM's accelerators (arXiv 2404.19124)."""
 
-    name, title, shape_type = "mlp", "MLP speculator", MlpShape
+    name, title = "mlp", "MLP speculator"
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of a checkpoint, with the fields of IBM's accelerators."""
+        d = self.shape.sizes.hidden_size
+        return super().config() | {
+            "architectures": ["MLPSpeculatorPreTrainedModel"], "model_type": "mlp_speculator",
+            "emb_dim": d, "inner_dim": d, "n_predict": self.shape.sizes.n_ahead,
+            "tie_weights": True, "scale_input": True,
+        }  # fmt: skip

@@ -12,23 +12,20 @@ import numpy.typing as npt
 from ... import kept_files
 from ...backends import files
 from ...backends.files import DRAFTED_IDS
-from ...convert import tools
 from ...convert.heads.fitting import target_sizes
+from ...convert.upgrade import MOST_APART, apart, rows_of
 from ...engine import Engine
 from ...errors import ConfigError, ConversionError
 from ...loading.models import served_name
-from ..draft_models import draft_model, make_plan
+from ..draft_models import draft_model, plan_of_draft
 from ..opening import opened
-from ..planning import TrainingPlan
+from ..planning import Needs, TrainingPlan
 from ..shape import known_of, weights_of_layer
 from ..work import Work
 from . import register
 from .base import Kind, MadeDraft
 
-TRIM_FILE = Path(__file__).parents[1] / "trim_file.py"
 _COMPANIONS = ("*.json", "*.jinja", "*.model", "*.txt", "*.md")
-_SAME = 0.01  # standard deviations of a row: the most by which the kept logits may change
-_N_TOKENS = 24
 
 
 @register("trim", "an ONNX draft model that knows fewer tokens")
@@ -57,13 +54,12 @@ class Trim(Kind):
         """Measure this device and return the plan. A trimmed draft model is expected to be faster
         in proportion to the weights that a token reads.
         """
-        self.work.progress("measuring what this device needs and takes")
         sizes, known = self._sizes, known_of(self.start)
         layers = sizes.n_layer * weights_of_layer(known, sizes.hidden_size)
         read = [layers + n * sizes.hidden_size for n in (self._n_drafted, sizes.vocab_size)]
         size = files.size_of(self.start)
-        return make_plan(
-            engine, self.work, self.start, {}, size, 2 * size, share=read[0] / read[1]
+        return plan_of_draft(
+            engine, self.work, self.start, Needs(size, 2 * size), share=read[0] / read[1]
         )  # fmt: skip
 
     def make(self, python: Path) -> MadeDraft:
@@ -77,9 +73,9 @@ class Trim(Kind):
         np.save(partial / DRAFTED_IDS, ids)
         job = {
             "graph": str(self.start), "out": str(partial / self.start.name),
-            "ids": str(partial / DRAFTED_IDS), "converter": str(tools.WORKER),
+            "ids": str(partial / DRAFTED_IDS),
         }  # fmt: skip
-        self.run(python, job, TRIM_FILE)
+        self.run(python, job, "trim_file")
         work.progress("checking that the kept logits are as before")
         self._check(partial / self.start.name, ids)
         partial.replace(folder)
@@ -123,13 +119,11 @@ class Trim(Kind):
         rows = []
         for each in (self.start, path):
             with opened(each, provider="cpu") as model:
-                tokens = [(7 * i + 3) % model.vocab_size for i in range(_N_TOKENS)]
-                rows.append(model.decode(tokens, n_logits=_N_TOKENS).logits[:, ids].copy())
-        apart = float((rows[1] - rows[0]).std() / rows[0].std())
-        if not apart <= _SAME:
+                rows.append(rows_of(model)[:, ids])
+        if not (difference := apart(*rows)) <= MOST_APART:
             raise ConversionError(
-                f"{self.start}: without the other tokens its logits differ by {apart:.2g} standard "
-                "deviations; it cannot be trimmed"
+                f"{self.start}: without the other tokens its logits differ by {difference:.2g} "
+                "standard deviations; it cannot be trimmed"
             )
 
     def _facts(self, ids: npt.NDArray[np.int64]) -> dict[str, str]:

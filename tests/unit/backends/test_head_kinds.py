@@ -7,7 +7,8 @@ import pytest
 
 from edgespec import EngineMissing
 from edgespec.backends.heads import KINDS, Kind, TargetSizes, misfit
-from edgespec.convert.heads import graphs, read_head
+from edgespec.convert.heads import graphs
+from edgespec.convert.heads.reading import read_head
 from tests.helpers import head_files
 from tests.helpers.head_makers import MAKERS
 from tests.helpers.toy_head import ToyHead

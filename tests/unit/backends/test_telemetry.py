@@ -106,14 +106,15 @@ def forgetful(monkeypatch):
     telemetry.switch_off.cache_clear()
 
 
-def test_the_converters_worker_gets_the_switches(tmp_path, forgetful):
+def test_the_converters_worker_gets_the_switches(tmp_path, forgetful, monkeypatch):
     program = tmp_path / "worker.py"
     program.write_text(
         "import json, os\n"
         f"print(json.dumps({{'step': str([os.environ.get(n) for n in {SWITCHES}])}}))\n"
     )
     steps: list[str] = []
-    tools.run_worker(Path(sys.executable), {}, tmp_path, steps.append, {}, program)
+    monkeypatch.setattr(tools, "PROGRAM", program)
+    tools.run_worker(Path(sys.executable), {}, tmp_path, steps.append, {}, "any")
     assert steps == ["['1', '1']"]
 
 

@@ -58,15 +58,15 @@ def tools(tmp_path, body):
     )
     path = tmp_path / "python"
     path.write_text(
-        f'#!/bin/sh\ncase "$2" in *_inputs.py|*_outputs.py) exec {sys.executable} "$2" "$3";; '
-        f'esac\nexec {sys.executable} {script} "$3"\n'
+        f'#!/bin/sh\ncase "$3" in *_inputs|*_outputs) exec {sys.executable} "$@";; '
+        f'esac\nexec {sys.executable} {script} "$4"\n'
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 
 
 def copying(made):
-    return f"shutil.copytree({str(made)!r}, job['out'], dirs_exist_ok=True)\n"
+    return f"shutil.copytree({str(made)!r}, job['folder'], dirs_exist_ok=True)\n"
 
 
 def test_what_is_made_is_checked_and_noted(tmp_path, source, made):

@@ -7,7 +7,8 @@ import pytest
 
 from edgespec import ConfigError, ModelError, UnknownArchitecture
 from edgespec.backends.heads import TargetSizes
-from edgespec.convert.heads import check_target, read_head
+from edgespec.convert.heads.checkpoint import check_target
+from edgespec.convert.heads.reading import read_head
 from tests.helpers import head_files as files
 
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,15 +203,7 @@ def test_both_readings_of_layers_are_told(tmp_path, monkeypatch, target):
 
 def test_weights_that_are_too_many_lie_beside_the_graph(tmp_path, monkeypatch):
     whole = rows(folders.converted(tmp_path / "whole", files.eagle3()))
-    run_path = folders.runpy.run_path
-
-    def run(program, run_name=None):
-        if Path(program).name != "graphs.py":
-            return run_path(program, run_name=run_name)
-        monkeypatch.setattr(graphs, "_MOST_INLINE", 0)
-        return graphs.main()
-
-    monkeypatch.setattr(folders.runpy, "run_path", run)
+    monkeypatch.setattr(graphs, "_MOST_INLINE", 0)
     folder = folders.converted(tmp_path / "split", files.eagle3())
     assert (folder / "head.onnx.data").stat().st_size > 10_000
     assert (folder / "head.onnx").stat().st_size < 20_000

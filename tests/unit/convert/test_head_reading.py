@@ -11,8 +11,9 @@ import pytest
 
 from edgespec import ConfigError, ModelError, ModelNotFound, TruncatedModel, UnknownArchitecture
 from edgespec.backends.heads import KINDS, TargetSizes
-from edgespec.convert.heads import check_target, read_head
+from edgespec.convert.heads.checkpoint import check_target
 from edgespec.convert.heads.pickles import read_pickle
+from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
 from tests.helpers import head_files as files
 from tests.helpers import moa_files, mtp_files

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from edgespec import ConfigError, ModelError
-from edgespec.convert.heads import read_head
 from edgespec.convert.heads.pickles import read_pickle
+from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
 from tests.helpers import head_files as files
 from tests.helpers import hostile

@@ -12,9 +12,9 @@ from edgespec import ConfigError, ConversionError, EngineConfig, hub
 from edgespec.convert import tools
 from edgespec.convert.heads.tensors import read_safetensors
 from edgespec.loading.models import open_model
-from edgespec.train import likeliest
+from edgespec.train import features, formats
 from edgespec.train.gently import Pauses
-from edgespec.train.kinds import base, distill
+from edgespec.train.kinds import distill
 from edgespec.train.planning import TrainingPlan
 from tests.helpers import (
     distill_checks,
@@ -42,24 +42,24 @@ def test_the_rows_are_the_likeliest_tokens_of_the_target(tmp_path):
     path = tiny_models.write(tmp_path, "llama")
     known = distill_jobs.recordings()[:5]
     with contextlib.closing(open_model(path, EngineConfig(n_ctx=64))) as model:
-        likeliest.extract_likeliest(model, known, tmp_path, NEVER)
+        features.extract_likeliest(model, known, tmp_path, NEVER)
         whole = (tmp_path / "likeliest.bin").read_bytes()
         (tmp_path / "likeliest.bin").write_bytes(whole[:30_000])  # killed within a conversation
-        likeliest.extract_likeliest(model, known, tmp_path, NEVER)
+        features.extract_likeliest(model, known, tmp_path, NEVER)
     assert (tmp_path / "likeliest.bin").read_bytes() == whole
-    rows = np.frombuffer(whole, likeliest.ROW)
-    begins = json.loads((tmp_path / "likeliest.json").read_text())["conversations"]
-    for own, each in zip(begins, known, strict=True):
-        mine = rows[own["begin"] : own["begin"] + each.n_answer]
+    rows = np.frombuffer(whole, formats.ROW)
+    assert len(rows) == sum(each.n_answer for each in known)
+    answers = np.split(rows, np.cumsum([each.n_answer for each in known]))
+    for mine, each in zip(answers, known, strict=False):
         logits = rows_of(path, each.ids[:-1], len(each.ids) - 1)[-each.n_answer :]
         logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-        expected = -np.sort(-logs, axis=1)[:, : likeliest.N_LIKELIEST]
+        expected = -np.sort(-logs, axis=1)[:, : formats.N_LIKELIEST]
         assert np.allclose(mine["logs"], expected, atol=0.02)  # in float16
         assert np.allclose(np.take_along_axis(logs, mine["ids"], 1), expected, atol=0.02)
 
 
 def test_a_vocabulary_that_is_smaller_than_a_row():
-    row = likeliest.likeliest_of(np.log([[0.5, 0.3, 0.2]]))[0]
+    row = features.likeliest_of(np.log([[0.5, 0.3, 0.2]]))[0]
     assert row["ids"][:3].tolist() == [0, 1, 2]
     assert np.allclose(np.exp(row["logs"].astype(float))[:4], [0.5, 0.3, 0.2, 0], atol=1e-3)
 
@@ -73,7 +73,7 @@ def test_a_student_learns_a_language_and_is_written_as_it_was_trained(tmp_path, 
     assert lengths[0] < 1.2
     assert result["checked"]["acceptance_length"][-1] == max(lengths) > 2.5
     checks = json.loads(subprocess.run(
-        [train_jobs.python(), "-I", distill_checks.__file__, base.WORKER, path],
+        [train_jobs.python(), "-I", distill_checks.__file__, edgespec.__path__[0], path],
         capture_output=True, text=True, check=True,
     ).stdout)  # fmt: skip
     assert {name.split(".")[2] for name in checks["names"] if ".layers." in name} == {"1"}
@@ -107,7 +107,7 @@ def pair(tmp_path, monkeypatch):
     python = train_jobs.python()
     monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
     plan = PLAN | {"n_tokens": 400, "disk": 1 << 20, "free_disk": 1 << 30}
-    monkeypatch.setattr(distill, "make_plan", lambda *_, **__: TrainingPlan(**plan))
+    monkeypatch.setattr(distill, "plan_of_draft", lambda *_, **__: TrainingPlan(**plan))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(f"Drive to place {i}." for i in range(40)))
     target, draft = (tiny_models.write(tmp_path, "llama", n) for n in (6, 2))
@@ -126,7 +126,7 @@ def test_from_prompts_to_a_draft_model_that_loads_find(pair):
     assert made.paired.difference == pytest.approx(0, abs=0.05)
     assert made.paired.difference_low <= made.paired.difference <= made.paired.difference_high
     card = (made.checkpoint / "README.md").read_text()
-    assert "| | simulated in training | served by edgespec | served before |" in card
+    assert "| | simulated in training | served by edgespec (95% interval) | served before |" in card
     assert made.paired.sentence in card
     assert "llama-2-False.gguf; its last 4 layers" in card
     known = json.loads(json.dumps(made.to_dict()))
@@ -186,16 +186,16 @@ def test_a_checkpoint_is_written_as_a_gguf(tmp_path, kind, types, most):
     expected = checkpoint(tmp_path / "small", kind)
     target, old = (tiny_models.write(tmp_path, kind.lower(), n) for n in (6, 2))
     job = {
-        "folder": str(tmp_path / "small"), "converter": str(tools.WORKER),
+        "folder": str(tmp_path / "small"),
         "vocabulary": str(target), "types": str(old) if types else "", "license": "mit",
         "name": "small", "out": str(tmp_path / "new.gguf"),
     }  # fmt: skip
-    tools.run_worker(train_jobs.python(), job, tmp_path, print, {}, distill.MODEL_FILE)
+    tools.run_worker(train_jobs.python(), job, tmp_path, print, {}, "edgespec.train.model_file")
     row = rows_of(tmp_path / "new.gguf", distill_checks.TEXT, 1)[0]
     assert np.abs(row - expected).max() < most * np.abs(expected).max()
     (tmp_path / "small" / "tokenizer.json").write_text('{"model": {"vocab": {"other": 40}}}')
     with pytest.raises(ConversionError, match="has other tokens than the target"):
-        tools.run_worker(train_jobs.python(), job, tmp_path, print, {}, distill.MODEL_FILE)
+        tools.run_worker(train_jobs.python(), job, tmp_path, print, {}, "edgespec.train.model_file")
 
 
 def test_a_checkpoint_is_distilled(pair, tmp_path):

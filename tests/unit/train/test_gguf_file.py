@@ -1,7 +1,5 @@
 """A trained head as a GGUF: llama.cpp evaluates what was trained."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ def folder(tmp_path_factory):
     """Return a folder with a head that was trained a little, as model.safetensors."""
     found = tmp_path_factory.mktemp("trained")
     drafted = list(range(10, 200))
-    sizes = train_jobs.shape(len(drafted)).sizes()
+    sizes = train_jobs.shape(len(drafted)).sizes._asdict()
     train_jobs.run(train_jobs.job(found, n_steps=40, sizes=sizes, drafted=drafted))
     return found
 
@@ -60,7 +58,7 @@ def computed(folder, target_path, states):
     """Return the logits of the same guesses, in float64 from the trained weights."""
     tensors = read_safetensors(folder / "model.safetensors")
     weights = {name: each.array().astype(np.float64) for name, each in tensors.items()}
-    sizes = type("Sizes", (), json.loads(json.dumps(train_jobs.shape(190).sizes())))
+    sizes = train_jobs.shape(190).sizes
     embedding = tiny_models.weights("llama")["token_embd.weight"].astype(np.float64)
     reference = train_checks.Inference(weights, sizes, embedding)
     reference.keys, reference.values = [], []

@@ -8,8 +8,8 @@ from edgespec import ConfigError, backends
 from edgespec.corpus import collection
 from edgespec.corpus.answers import JOURNAL, Answers
 from edgespec.corpus.folder import vocabulary_folder
-from edgespec.train import own_prompts as module
-from edgespec.train.own_prompts import own_prompts
+from edgespec.train import prompts as module
+from edgespec.train.prompts import own_prompts
 from tests.helpers import libllama, tiny_models
 
 libllama.require()

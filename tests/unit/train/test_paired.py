@@ -1,5 +1,6 @@
 """A draft model before and after a change."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 import edgespec
 from edgespec import hub
 from edgespec.costs.curves import Curve
-from edgespec.train import paired
+from edgespec.train import comparisons, draft_models, work
 from edgespec.train.serving import ServedHead
 from tests.helpers import libllama, tiny_models
+from tests.unit.train.test_planning import CHEAP, FLAT
 
 
 def served(*answers):
@@ -26,14 +28,15 @@ def times(monkeypatch):
     the times of the latter in two rounds.
     """
     rounds = np.full((2, 2), 0.1)
-    monkeypatch.setattr(paired, "_curve", lambda _: Curve((0,), (1, 4), ((0.5, 1.0),)))
-    monkeypatch.setattr(paired, "_token_times", lambda _: rounds)
+    monkeypatch.setattr(comparisons, "opened", contextlib.nullcontext)
+    monkeypatch.setattr(comparisons, "curve_of", lambda _: Curve((0,), (1, 4), ((0.5, 1.0),)))
+    monkeypatch.setattr(comparisons, "_token_times", lambda _: rounds)
     return rounds
 
 
 def compare(before, after):
     paths = (Path(name) for name in ("target", "before", "after"))
-    return paired.paired(*paths, served(*before), served(*after))
+    return comparisons.paired(*paths, served(*before), served(*after))
 
 
 def test_a_gain_that_all_questions_share(times):
@@ -73,8 +76,8 @@ def test_a_loss_is_a_loss(times):
 def test_tokens_are_timed_in_turns(tmp_path):
     libllama.require()
     paths = [tiny_models.write(tmp_path, "llama", n) for n in (2, 6)]
-    times = paired._token_times(paths)
-    assert times.shape == (2, paired._ROUNDS)
+    times = comparisons._token_times(paths)
+    assert times.shape == (2, comparisons._ROUNDS)
     assert (times > 0).all()
 
 
@@ -97,3 +100,20 @@ def test_the_plan_names_the_present_acceptance_length_and_opens_no_projector(tmp
     assert planned.expected > 3  # its own draft
     assert planned.training_per_s > 0
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.llama_cpp
+def test_a_draft_model_that_is_there_is_a_rival(tmp_path, monkeypatch):
+    libllama.require()
+    prompts, target = tmp_path / "prompts.txt", tiny_models.write(tmp_path, "llama")
+    prompts.write_text("Go left.\nStop.\n")
+    monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
+    own = work.Work(target, [prompts], (), tmp_path / "out", work.TrainOptions(), print)
+    assert draft_models.rival(own, FLAT) is None
+    monkeypatch.setattr(draft_models, "siblings", lambda _: [target])
+    monkeypatch.setattr(draft_models, "curve_of", lambda _: CHEAP)
+    name, length, gain = draft_models.rival(own, FLAT)
+    assert (name, length > 3) == (target.name, True)  # its own draft
+    assert gain > 2
+    monkeypatch.setattr(draft_models, "curve_of", lambda _: FLAT)  # as slow as the target
+    assert draft_models.rival(own, FLAT)[2] == 1

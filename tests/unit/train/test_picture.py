@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from edgespec.train.picture import draw
+from edgespec.train.card import draw
 
 pytest.importorskip("matplotlib")
 HISTORY = [

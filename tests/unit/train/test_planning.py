@@ -10,7 +10,6 @@ from edgespec.backends.heads import FINAL
 from edgespec.costs.curves import Curve
 from edgespec.device import Load
 from edgespec.train import planning
-from edgespec.train.options import TrainOptions
 from edgespec.train.planning import (
     TrainingPlan,
     expected_length,
@@ -18,6 +17,7 @@ from edgespec.train.planning import (
     length_of,
     rate_of,
 )
+from edgespec.train.work import TrainOptions
 
 FLAT = Curve((0,), (1, 8), ((1.0, 1.2),))
 STEEP = Curve((0,), (1, 8), ((1.0, 8.0),))
@@ -57,7 +57,7 @@ def test_rates_and_lengths_belong_together():
 
 
 @pytest.mark.parametrize(("changed", "said"), [
-    ({}, "acceptance length of 1.40; this device needs 1.30"),
+    ({}, "acceptance length of 1.40; this device needs 1.30 to be as fast as plain"),
     ({"good_gain": 0.9}, "does not pay here"),
     ({"disk": 30}, "does not fit"),
 ])  # fmt: skip
@@ -92,12 +92,21 @@ def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp
     monkeypatch.setattr(planning, "measure", lambda *_, **__: FLAT)
     monkeypatch.setattr(planning, "keep_curve", lambda _, curve: kept.append(curve))
     monkeypatch.setattr(planning, "answers_per_s", lambda _: 50.0)
-    monkeypatch.setattr(planning, "head_curve", lambda *_: CHEAP)
-    target = SimpleNamespace(hidden_size=64, vocab_size=256)
-    shape = SimpleNamespace(layers=(1, 2, 3), n_weights=1000, target=target)
+    monkeypatch.setattr(planning, "matrix_flops", lambda: 1e9)
     recordings, options = SimpleNamespace(n_tokens=0), TrainOptions(n_tokens=1000)
-    work = SimpleNamespace(path=tmp_path, folder=tmp_path, options=options, recordings=recordings)
-    plan = planning.make_plan(None, work, shape, 1e9)
+    work = SimpleNamespace(
+        path=tmp_path, folder=tmp_path, options=options, recordings=recordings, progress=print
+    )
+    needs = planning.Needs(5, 7, "hidden states", 2e6)
+    plan = planning.make_plan(
+        None, work, needs, lambda _: CHEAP, lambda: 1.4, (1, 2, 3), lambda _: ("small", 2.0, 1.2)
+    )
+    assert (plan.draft_model, plan.draft_length, plan.draft_gain) == ("small", 2.0, 1.2)
+    assert plan.as_draft == length_for(FLAT, CHEAP, 1.2) > plan.break_even
+    assert plan.above_draft == length_for(FLAT, CHEAP, 1.15 * 1.2) > plan.wanted
+    assert list(plan.seconds) == ["answers", "hidden states", "training"]
+    assert (plan.disk, plan.memory, plan.training_per_s, plan.expected) == (5, 7, 500.0, 1.4)
+    assert plan.seconds["training"] == 8 * 1000 / 500
     assert asked == [{"quiet": True}]  # times from beside other programs are not used either
     assert kept == ([] if warns else [FLAT])
     assert ("Other programs used 1.4 cores" in plan.warning) == warns

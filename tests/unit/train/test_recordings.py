@@ -7,7 +7,8 @@ import pytest
 
 import edgespec
 from edgespec import ConfigError, EdgeSpecError
-from edgespec.train.recordings import ANSWERS, MANIFEST, Recording, Recordings, alone, begin
+from edgespec.train.formats import ANSWERS
+from edgespec.train.recordings import MANIFEST, Recording, Recordings, alone, begin
 
 DONE = Recording(3, 0, "done", "", [1, 2, 3, 4, 5], 2, True)
 SKIPPED = Recording(4, 0, "skipped", "too long")

@@ -16,12 +16,12 @@ from edgespec.convert.heads import tensors
 from edgespec.convert.heads.conversion import convert_head
 from edgespec.loading import drafts, trained
 from edgespec.train import features, kinds, training, work
-from edgespec.train.agreement import agreement
+from edgespec.train.comparisons import agreement
 from edgespec.train.gently import Pauses
-from edgespec.train.kinds import heads
+from edgespec.train.kinds import eagle3, heads, medusa
 from edgespec.train.planning import TrainingPlan
 from edgespec.train.recordings import Recordings
-from tests.helpers import head_files, libllama, tiny_models, train_jobs
+from tests.helpers import libllama, tiny_models, train_jobs
 from tests.unit.train.test_planning import PLAN
 
 libllama.require()
@@ -136,18 +136,17 @@ def test_an_earlier_head_is_trained_further(python, target, prompts, tmp_path):
         edgespec.train_head(target, [prompts], tmp_path / "further", n_steps=1, **given)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (None, "has no head to train further"),
-    ("[]", "has no head to train further"),
-    ('{"hidden_size": 8}', "for another target: its architectures is None"),
+@pytest.mark.parametrize(("kind", "changed", "message"), [
+    (None, {}, "has no head to train further: .* holds no checkpoint"),
+    (eagle3.Eagle3, {"hidden_size": "wide"}, "has no head to train further: .*hidden_size"),
+    (eagle3.Eagle3, {"target_num_hidden_layers": 3}, "another target: its target_num_hidden"),
+    (medusa.Medusa, {}, r"holds a head of another kind \(Medusa\); name its kind"),
 ])  # fmt: skip
-def test_what_is_no_earlier_head_of_the_target(target, prompts, tmp_path, content, message):
+def test_what_is_no_earlier_head_of_the_target(target, prompts, tmp_path, kind, changed, message):
     found = tmp_path / "head"
     found.mkdir()
-    if content:
-        (found / "config.json").write_text(content)
-        ids = np.arange(100, dtype=np.int64)
-        (found / WEIGHTS).write_bytes(head_files.safetensors({"d2t": ids - ids}))
+    if kind:
+        train_jobs.write_head(found, kind, **changed)
     with pytest.raises(ConfigError, match=message):
         edgespec.plan_training(target, [prompts], tmp_path / "out", start=found)
 

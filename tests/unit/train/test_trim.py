@@ -46,11 +46,8 @@ def trimmed(tmp_path):
     """Return a graph, and the graph that has its output layer for IDS alone."""
     whole, out = write(tmp_path / "whole"), write(tmp_path / "cut")
     np.save(out.parent / DRAFTED_IDS, IDS)
-    job = {
-        "graph": str(whole), "out": str(out), "ids": str(out.parent / DRAFTED_IDS),
-        "converter": str(tools.WORKER),
-    }  # fmt: skip
-    tools.run_worker(sys.executable, job, tmp_path, print, {}, trim.TRIM_FILE)
+    job = {"graph": str(whole), "out": str(out), "ids": str(out.parent / DRAFTED_IDS)}
+    tools.run_worker(sys.executable, job, tmp_path, print, {}, "edgespec.train.trim_file")
     return whole, out
 
 
@@ -189,7 +186,7 @@ def training(tmp_path, monkeypatch):
     """Return a function that trims a draft model for a target of the same kind."""
     monkeypatch.setattr(hub, "models_dir", lambda: tmp_path / "models")
     plan = PLAN | {"n_tokens": 400, "disk": 1 << 20, "free_disk": 1 << 30}
-    monkeypatch.setattr(trim, "make_plan", lambda *_, **__: TrainingPlan(**plan))
+    monkeypatch.setattr(trim, "plan_of_draft", lambda *_, **__: TrainingPlan(**plan))
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("\n".join(f"{a}{b}" for a in "abcdefg" for b in "hijklm"))
     target, draft = write(tmp_path / "target"), write(tmp_path / "draft")
@@ -210,7 +207,7 @@ def test_a_model_trimmed_to_all_that_is_said_drafts_as_before(training):
     assert (made.paired.difference_low, made.paired.difference_high) == (0, 0)
     card = (made.checkpoint / "README.md").read_text()
     assert "| drafts | 63 of 64 tokens" in card
-    assert "| | served by edgespec | served before |" in card
+    assert "| | served by edgespec (95% interval) | served before |" in card
     if made.registered:
         found = companions.found(target, target)
         assert [(each.path, each.role) for each in found] == [(made.registered, "sibling")]

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import edgespec
 from edgespec.convert.heads.reading import read_head
 from edgespec.convert.heads.tensors import read_safetensors
-from edgespec.train.gently import PAUSE
-from edgespec.train.kinds import base, heads
+from edgespec.train.formats import PAUSE, conversations
+from edgespec.train.kinds import eagle3, heads
 from tests.helpers import train_checks, train_jobs
 
 
@@ -20,7 +21,7 @@ def checks():
     """Return what the helper found that compares torch with NumPy."""
     program = Path(train_checks.__file__)
     done = subprocess.run(
-        [str(train_jobs.python()), "-I", str(program), str(base.WORKER.parent)],
+        [str(train_jobs.python()), "-I", str(program), edgespec.__path__[0]],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     return json.loads(done.stdout)
@@ -48,7 +49,7 @@ def test_fifty_conversations_are_learnt_by_heart(tmp_path):
     result = train_jobs.run(train_jobs.job(tmp_path, n_steps=500))
     assert result["checked"]["acceptance"][0][0] >= 0.95
     assert result["checked"]["acceptance_length"][0] >= 1.95
-    config = train_jobs.shape().config()
+    config = train_jobs.config(eagle3.Eagle3)
     (tmp_path / "config.json").write_text(json.dumps(config))
     head = read_head(tmp_path / "model.safetensors")
     assert head.kind == "eagle3"
@@ -133,5 +134,4 @@ def test_minutes_decide_how_many_steps_there_are(tmp_path):
 
 
 def lengths(folder):
-    known = json.loads((folder / "features.json").read_text())["conversations"]
-    return [each["ids"] for each in known]
+    return [each["ids"] for each in conversations(folder)]

@@ -1,4 +1,4 @@
-"""A draft model before and after it was changed, with the same questions."""
+"""Drafts compared by the same answers: simulated and served, and before and after a change."""
 
 from __future__ import annotations
 
@@ -11,13 +11,49 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..costs.curves import Curve
 from ..measure.gains import SHORT_CACHE
 from .opening import opened
 from .planning import curve_of
-from .serving import DEPTH, ServedHead, resampled
+from .serving import DEPTH, ServedHead, interval, resampled, shares_of
 
 _ROUNDS = 15  # in which a token is timed
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Accepted drafted tokens a step, served, as a multiple of what was simulated.
+
+    n_answers: the answers with the same text with and without drafts, which alone are compared: in
+    them both count the same places. ratio: over all places of a draft; low, high: its 95% interval
+    from a bootstrap over answers (percentiles). by_place, intervals: the ratio and its interval for
+    each place, None where the simulation accepted nothing.
+    """
+
+    n_answers: int
+    ratio: float
+    low: float
+    high: float
+    by_place: tuple[float | None, ...]
+    intervals: tuple[tuple[float, float] | None, ...]
+
+
+def agreement(simulated: Sequence[Sequence[int]], served: ServedHead) -> Agreement | None:
+    """Compare what was counted in each answer; None if there is nothing to compare.
+
+    simulated: the number of drafts, and how often the token at each place was accepted.
+    """
+    both = np.array([simulated, served.answers], float)[:, np.array(served.equal, bool)]
+    if not both[..., 1:].sum((1, 2)).all():
+        return None
+    old, new = map(shares_of, both)
+    with np.errstate(all="ignore"):
+        ratios, places = new.sum(-1) / old.sum(-1), (new / old).T
+    known = [each if np.isfinite(each[0]) else None for each in places]
+    return Agreement(
+        both.shape[1], float(ratios[0]), *interval(ratios),
+        tuple(None if each is None else float(each[0]) for each in known),
+        tuple(None if each is None else interval(each) for each in known),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +99,17 @@ def paired(
     target: Path, before: Path, after: Path, served_before: ServedHead, served: ServedHead
 ) -> PairedDraft:
     """Compare two draft models that were measured with the same questions."""
-    check = _curve(target)(DEPTH + 1, SHORT_CACHE)
+    with opened(target) as model:
+        check = curve_of(model)(DEPTH + 1, SHORT_CACHE)
     times = _token_times((before, after))
     token_s = np.median(times[:, resampled(times.shape[1], seed=1)], axis=2)
     faster = (check + DEPTH * token_s[0]) / (check + DEPTH * token_s[1])
-    counts = np.array([served_before.answers, served.answers], float)
-    sums = counts[:, resampled(counts.shape[1])].sum(2)
-    old, new = 1 + sums[..., 1:].sum(-1) / np.maximum(sums[..., 0], 1)
+    old, new = (1 + shares_of(each.answers).sum(-1) for each in (served_before, served))
     differences, speeds = new - old, new / old * faster
-    low, high = np.percentile(differences, (2.5, 97.5))
-    slow, fast = np.percentile(speeds, (2.5, 97.5))
     return PairedDraft(
-        served_before, float(differences[0]), float(low), float(high), float(token_s[0, 0]),
-        float(token_s[1, 0]), float(speeds[0]), float(slow), float(fast),
+        served_before, float(differences[0]), *interval(differences), float(token_s[0, 0]),
+        float(token_s[1, 0]), float(speeds[0]), *interval(speeds),
     )  # fmt: skip
-
-
-def _curve(path: Path) -> Curve:
-    with opened(path) as model:
-        return curve_of(model)
 
 
 def _token_times(paths: Sequence[Path]) -> npt.NDArray[np.float64]:
