@@ -216,4 +216,4 @@ def test_nothing_ends_the_process(tmp_path, kind):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "lives\n"
+    assert done.stdout.splitlines()[-1] == "lives"  # the steps of writing heads come before
