@@ -25,7 +25,7 @@ logger = logging.getLogger("edgespec.convert")
 
 TREE_INPUTS, HIDDEN_OUTPUTS = "edgespec.convert.tree_inputs", "edgespec.convert.hidden_outputs"
 _N_TOKENS = 24
-MOST_APART = 0.01  # standard deviations of logits that a change of a graph may change
+MOST_APART = 0.01  # the most by which the logits of a changed graph may differ (see `apart`)
 
 
 def add_tree_inputs(

@@ -210,7 +210,7 @@ class ServerSettings:
             raise ConfigError(f"allowed_local_media_path {folder} is not a folder")
         build(SamplingParams, self.sampling)
         if self.request_log_contents and self.request_log is None:
-            raise ConfigError("request_log_contents was given without request_log")
+            raise ConfigError("request_log_contents was given without request_log; name a file")
         if self.request_log:  # so that an error is told before a model is loaded
             os.close(opened(self.request_log))
         self._check_tls()

@@ -181,8 +181,10 @@ def rate_of(length: float, depth: int) -> float:
 
 
 def head_curve(target: Curve, path: Path, n_read: float) -> Curve:
-    """Return the expected seconds of a head's guesses, each of which reads so many weights: its
-    share of the target's bytes, because reading weights is what takes time.
+    """Return the expected seconds of a head's guess. Reading weights is what takes time, so a guess
+    takes the same share of the target's time for a token as of its bytes.
+
+    target: t(n) of the target in seconds. path: its file. n_read: the weights that a guess reads.
     """
     share = n_read * _HEAD_BYTES / files.size_of(path)
     return Curve((0,), (1,), ((share * target(1, SHORT_CACHE),),))

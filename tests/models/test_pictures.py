@@ -182,9 +182,9 @@ def test_a_head_reads_the_states_after_the_last_picture(tmp_path, kind):
             tokens = prompt(target, *seeds)
             words = [token for token in tokens if token >= 0]
             head._text = [*words, *said]
-            found = answer(engine, tokens)
-            assert found.token_ids == said
-            drafted = found.stats.drafts_by_source["eagle3"]
+            answered = answer(engine, tokens)
+            assert answered.token_ids == said
+            drafted = answered.stats.drafts_by_source["eagle3"]
             assert 0.3 * n < drafted["accepted"] < drafted["drafted"]
             assert head.start == len(words) - len(tokens[tiles_in(tokens)[-1].stop :]) + 1
             assert len(head.read) > n // 2

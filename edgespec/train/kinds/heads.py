@@ -203,14 +203,14 @@ def _check_same(head: HeadCheckpoint, config: Mapping[str, Any]) -> None:
     """Raise ConfigError unless a head has this config."""
     known = read_config(head.path.parent)
     for name, wanted in config.items():
-        found = getattr(known, name, wanted)
-        if name == "architectures" and found != wanted:
+        stated = getattr(known, name, wanted)
+        if name == "architectures" and stated != wanted:
             raise ConfigError(
                 f"{head.path.parent} holds a head of another kind ({KINDS[head.kind].title}); name "
                 "its kind (--kind), or another head"
             )
-        if name not in _OF_NO_WEIGHT and found != wanted:
+        if name not in _OF_NO_WEIGHT and stated != wanted:
             raise ConfigError(
                 f"the head in {head.path.parent} is for another target: its {name} is "
-                f"{found!s:.40}, and this target needs {wanted}"
+                f"{stated!s:.40}, and this target needs {wanted}"
             )
