@@ -477,6 +477,11 @@ class BatchedModel(ABC):
         """
         return 0
 
+    @property
+    def n_free(self) -> int:
+        """The number of tokens for which there is room, whatever the other slots hold."""
+        return self.n_ctx
+
     @abstractmethod
     def add(self, n_slots: int, n_ctx: int = 0, *, together: bool = False) -> None:
         """Add slots of `n_ctx` tokens each, 0 for as many as the first slot holds, or fewer if
@@ -512,6 +517,11 @@ class BatchedModel(ABC):
         CannotTruncate if `source` has lost the beginning of these tokens.
         """
         raise NotImplementedError(f"{type(self).__name__} shares no prefixes")
+
+    def unshare(self, slot: int, n_past: int) -> None:
+        """Take note that a slot's tokens after the first `n_past` are no longer copies of others,
+        nor others of them.
+        """
 
     def limit_threads(self, n_threads: int) -> None:
         """Use at most `n_threads` threads from the next evaluation on, as `Model.limit_threads`

@@ -198,6 +198,11 @@ class Prefixes:
         self._costs = _Costs()
         self._salt = store.files.salt if store.files else b""
 
+    @property
+    def keeps_all(self) -> bool:
+        """True if everything is also kept on disk, whoever it belongs to."""
+        return self._store.keeps_all
+
     def match(self, owner: str, prompt: Sequence[int], *, whole: bool = False) -> Match | None:
         """Return the longest kept text that a prompt begins with, None if there is none. It ends
         before the prompt's last token, which has to be evaluated. whole: only complete texts can be

@@ -11,7 +11,7 @@ from typing import Any, cast
 from .. import drafters, policies
 from ..backends.base import BatchedModel, FileHead, FileModel, Head, Model, Tokenizer
 from ..backends.features import Features
-from ..cache.prefixes import PrefixStore
+from ..cache.prefixes import Prefixes, PrefixStore
 from ..config import SpeculativeConfig, build
 from ..costs.governed import GovernedModel, GovernedSlots
 from ..costs.measuring import READING, measure, plans_anew
@@ -193,13 +193,13 @@ def assemble(
     drafts = draft_slots(draft_model, targets)
     governor = governor_of(target, [*targets, *drafts], loading)
     costs = functools.cache(lambda: _costs(profile, target, draft_model))
-    company = _company(slots, governor)
     of_target, of_draft = (
         prefixes.of(identity_of(model))
         if prefixes and model and not isinstance(model, Head)
         else None
         for model in (target, draft_model)
     )
+    company = _company(slots, governor, of_target)
     made, sessions, store, shared = [], [], RatesStore(), Shared()
     for i, (model, drafting) in enumerate(zip(targets, drafts, strict=True)):
         states, requires = Features(), Requires()
@@ -259,10 +259,13 @@ def _is_invariant(target: Model) -> bool:
     return isinstance(target, FileModel) and target.config.batch_invariant
 
 
-def _company(slots: BatchedModel | None, governor: ThreadGovernor | None) -> Company | None:
+def _company(
+    slots: BatchedModel | None, governor: ThreadGovernor | None, kept: Prefixes | None
+) -> Company | None:
     if slots is None:
         return None
-    return Company(GovernedSlots(slots, governor) if governor else slots, Together(None))
+    governed = GovernedSlots(slots, governor) if governor else slots
+    return Company(governed, Together(None), kept=kept)
 
 
 def draft_slots(draft: Model | None, targets: Sequence[Model]) -> list[Model | None]:

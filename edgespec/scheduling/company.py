@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 from ..backends.base import BatchedModel, BatchItem
 from ..backends.helper_threads import end_helper_threads
+from ..cache.prefixes import Prefixes
 from ..costs import reading
 from ..errors import Aborted, ContextFull
 from ..types import Abort, Outputs
@@ -129,7 +130,7 @@ class Company:
 
     prefixes: what the slots' caches have in common. reading: the times in which prompts are read.
     n_members: how many members it has, active or not. controller: makes drafts for turns that are
-    evaluated together.
+    evaluated together. kept: keeps what the slots have read, None for no such store.
     """
 
     def __init__(
@@ -137,8 +138,9 @@ class Company:
         model: BatchedModel,
         controller: Controller,
         clock: Callable[[], float] = time.perf_counter,
+        kept: Prefixes | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.kept = model, kept
         self.controller, self._clock = controller, clock
         self.prefixes = SharedPrefixes(model)
         self.reading = reading.ReadingTimes()

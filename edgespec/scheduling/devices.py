@@ -41,10 +41,15 @@ class DeviceSlots(BatchedModel):
         self._n_cells = self.n_ctx if together and self.shares_prefixes else 0
         self.max_batch = min(self._model.max_batch, self.n_ctx)
 
+    @property
+    def n_free(self) -> int:
+        """The number of tokens for which the devices' part of the cache has room."""
+        return self._n_cells - self._n_held if self._n_cells else super().n_free
+
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens, together with those of other slots; return copies of the outputs."""
         n_more = sum(len(item.tokens) for item in items)
-        if self._n_cells and self._n_held + n_more > self._n_cells:
+        if self._n_cells and n_more > self.n_free:
             raise ContextFull(f"no room for {n_more} tokens more in the cache of all devices")
         turn = _DeviceTurn(self._model, self._first, items)
         self._member.step(turn)
@@ -53,15 +58,22 @@ class DeviceSlots(BatchedModel):
     def copy(self, source: int, target: int, n_past: int) -> None:
         """Fill an empty slot with the first tokens of another one."""
         first = self._first
+        self.unshare(target, 0)
         self._member.exclusively(lambda: self._model.copy(source + first, target + first, n_past))
         self._copied[target] = (source, n_past)
 
     def truncate(self, slot: int, n_past: int) -> None:
         """Forget everything in a slot from position `n_past` on."""
-        for target, (source, n) in list(self._copied.items()):
-            if (target == slot or source == slot) and n_past < n:
-                del self._copied[target]  # the cells belong to one slot alone
+        self.unshare(slot, n_past)
         super().truncate(slot, n_past)
+
+    def unshare(self, slot: int, n_past: int) -> None:
+        """Count cells once for each slot if they were copied to or from a slot's tokens after the
+        first `n_past`.
+        """
+        for target, (source, n) in list(self._copied.items()):
+            if slot in (target, source) and n_past < n:
+                del self._copied[target]
 
     @property
     def _n_held(self) -> int:

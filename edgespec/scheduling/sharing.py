@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 from ..backends.base import BatchedModel
@@ -10,16 +9,16 @@ from ..backends.tiles import whole_tiles
 from ..cache.token_cache import TokenCache, common_prefix
 from ..errors import CannotTruncate, DecodeError
 
-LEAST_SHARED = 64  # tokens: a shorter common prefix is read again
+_LEAST = 64  # tokens: a shorter common prefix is read again
 
 
-def longest_shared(
+def _longest(
     wanted: Sequence[int], n_own: int, others: Iterable[tuple[int, Sequence[int]]]
 ) -> tuple[int, int | None]:
     """Return how many of the wanted tokens another slot has, and which slot; (n_own, None) if none
     has many more than the `n_own` that are there already. others: other slots and their tokens.
     """
-    longest, source = n_own + LEAST_SHARED - 1, None
+    longest, source = n_own + _LEAST - 1, None
     for slot, tokens in others:
         n = whole_tiles(wanted, common_prefix(tokens, wanted))
         if n > longest:
@@ -55,9 +54,10 @@ class SharedPrefixes:
                 if other != slot and not self._is_active[other]():
                     cache.park()
 
-    def take(self, slot: int, context: Sequence[int]) -> None:
+    def take(self, slot: int, context: Sequence[int]) -> int:
         """Let a slot begin with the longest prefix of `context` that another slot has, if that is
-        longer than what it has itself. What it held before is saved, if there is a store for it.
+        longer than what it has itself. Return how many tokens it was given, 0 for none. What it
+        held before is saved, if there is a store for it.
 
         The context's last token is never taken, because it has to be evaluated.
         """
@@ -68,11 +68,16 @@ class SharedPrefixes:
             if other != slot and cache.owner == own.owner
         )
         n_own = common_prefix(own.tokens, context)
-        longest, source = longest_shared(context[:-1], n_own, others)
+        longest, source = _longest(context[:-1], n_own, others)
         if source is None:
-            return
+            return 0
         own.save()
         own.truncate(0)
-        with contextlib.suppress(CannotTruncate, DecodeError):
+        try:
             self._model.copy(source, slot, longest)
             own.adopt(context[:longest])
+        except CannotTruncate:
+            pass
+        except DecodeError:
+            self._caches[source].failed()  # it may have lost tokens
+        return len(own.tokens)

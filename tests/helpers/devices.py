@@ -68,7 +68,7 @@ class FakeDevice:
         return [answer.token for answer in self.all(protocol.Answer)]
 
 
-def sessions_over(model=None, *, n=4, n_cells=1 << 20, clock=None, **limits):
+def sessions_over(model=None, *, n=4, n_cells=1 << 20, clock=None, prefixes=None, **limits):
     """Return sessions that are not started yet, over `model` or `n` toy models."""
     return Sessions(
         model or Shared([toy() for _ in range(n)], n_cells),
@@ -76,6 +76,7 @@ def sessions_over(model=None, *, n=4, n_cells=1 << 20, clock=None, **limits):
         name="toy",
         limits=Limits(**limits),
         clock=clock or Clock(),
+        prefixes=prefixes,
     )
 
 

@@ -5,13 +5,16 @@ import random
 import numpy as np
 import pytest
 
-from edgespec import CannotTruncate, ContextFull, DecodeError, EngineConfig
+from edgespec import CannotTruncate, ContextFull, DecodeError, EngineConfig, protocol
 from edgespec.backends.base import BatchItem
 from edgespec.backends.llama_cpp import LlamaCppModel
 from edgespec.backends.llama_cpp.batched import lib
+from edgespec.cache.prefixes import PrefixStore
+from edgespec.server.verification.sessions import Sessions
 from tests.helpers import libllama
+from tests.helpers.devices import Clock, FakeDevice
 from tests.helpers.selection import first
-from tests.helpers.serving import slots_beside
+from tests.helpers.serving import TOKENIZER, slots_beside
 
 libllama.require()
 
@@ -217,3 +220,27 @@ def test_a_slot_branches_after_it_has_lost_cells_behind_its_window(request):
         assert np.array_equal(found[[0, node]], rows(slots, 0, [7, 7 + node]))
     slots.close()
     model.close()
+
+
+@pytest.mark.long("two conversations that do not fit into one cache")
+def test_conversations_of_devices_that_take_turns_in_one_cache(model, reference):
+    prefixes = PrefixStore(1 << 28).of(None)
+    rng = random.Random(3)
+    system = words(rng, 100)
+    prompts = [[*system, *words(rng, n)] for n in (150, 120, 30)]
+    slots = slots_beside(model, 3, 400)
+    sessions = Sessions(slots, TOKENIZER, prefixes=prefixes, clock=Clock())
+    devices = [FakeDevice(sessions).begin(prompt) for prompt in prompts]
+    for round_ in range(3):
+        for device, prompt in zip(devices, prompts, strict=True):
+            n_said = len(device.text())
+            device.begin(prompt)
+            device.ask(6 * round_, ahead=5)
+            said = device.text()[n_said:]
+            expected = alone(reference, [*prompt, *said[:-1]], 6)
+            chosen = expected[range(6), said]
+            assert (expected.max(1) - chosen).max() < 0.5, "no near-tie"
+    assert sessions.counts.loaded_tokens > 3 * 150
+    assert sessions.counts.shared_tokens > 0
+    assert not any(device.all(protocol.Busy) for device in devices)
+    slots.close()

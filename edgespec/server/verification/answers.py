@@ -49,10 +49,9 @@ class Answers:
         self._registry.end(session, code, message)
 
     def evaluated(self, session: DeviceSession, item: BatchItem, rows: Rows) -> None:
-        """Record that the item's tokens are in the cache, and answer the device. rows: the logits
-        that the item asked for, [item.n_logits, vocab_size].
+        """Answer the device. rows: the logits that the item asked for, [item.n_logits,
+        vocab_size].
         """
-        session.n_cached += len(item.tokens)
         if session.pending and item.n_logits:
             self._verdict(session, session.pending, rows)
         else:
@@ -77,7 +76,8 @@ class Answers:
             return
         context.extend(tokens)
         if asked.parents:
-            self._slots.keep(session, path)
+            assert session.cache is not None
+            session.cache.keep(path)
         self._slots.truncate(session, len(context) - 1)
         now = self._registry.clock()
         server_us = int(1e6 * (now - session.waiting_since))

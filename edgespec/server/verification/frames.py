@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ... import protocol
-from ...cache.token_cache import common_prefix
 from ...errors import ConfigError, ContextFull, DecodeError, VerifierFault
 from ...sampling import trees
 from ...sampling.randomness import SeededRandomness
@@ -72,16 +71,13 @@ class FrameHandler:
         if not context.has(frame.keep, frame.checksum):
             self._answers.need(session)
             return
-        cached = context.tokens[: session.n_cached]
         context.truncate(frame.keep)
         context.extend(frame.ids)
-        n_reused = min(common_prefix(cached, context.tokens), len(context) - 1)
-        self._slots.truncate(session, n_reused)
+        self._slots.reuse(session)
         session.begun, session.n_prompt = frame, frame.n_prompt
         session.constraint, session.verification = constraint, None
         session.verification = self._verification_of(session, frame)
         session.reading = True
-        self._slots.share_prefix(session)
         self._answers.progress(session, session.n_cached)
 
     def _check_begin(self, frame: protocol.Begin) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...backends.base import BatchedModel, BatchItem
+from ...cache.token_cache import TokenCache
 from ...errors import ContextFull, DecodeError
 from ...types import Rows
 from .answers import Answers
@@ -83,15 +84,21 @@ class Scheduler:
         session whose item did not fit keeps waiting, or its device is told to ask again later.
         """
         while batch:
+            for session, item in batch:
+                self._cache(session).expect(item.tokens, len(item.parents))
             try:
                 outputs = self._model.decode([item for _, item in batch])
             except ContextFull:
+                for session, _ in batch:
+                    self._cache(session).failed()
                 self._shrink(batch)
                 continue
             except DecodeError as error:
                 logger.error("%s", error)
                 self.start_anew()
                 return []
+            for (session, _), one in zip(batch, outputs, strict=True):
+                self._cache(session).took(one)
             self._registry.counts.evaluations += 1
             self._registry.counts.evaluated_sequences += len(batch)
             evaluated = zip(batch, outputs, strict=True)
@@ -103,7 +110,12 @@ class Scheduler:
         for session in self._registry.all():
             if session.busy:
                 self._answers.postpone(session, "the server failed; it starts anew")
-        self._slots.release_all()
+        self._slots.drop_all()
+
+    @staticmethod
+    def _cache(session: DeviceSession) -> TokenCache:
+        assert session.cache is not None
+        return session.cache
 
     def _shrink(self, batch: Batch) -> None:
         """Free the slot of an idle session; if there is none, drop the last item of the batch."""

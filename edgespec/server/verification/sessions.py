@@ -30,11 +30,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ... import protocol
 from ...backends.base import BatchedModel, FileModel, Tokenizer
+from ...cache.prefixes import Prefixes
 from ...constraints.compiler import Constraints, compiled_at_once
 from ...costs.kept_curves import kept_curve
 from ...costs.learning import Learning, ModelCurve
 from ...costs.measuring import WIDTHS
 from ...costs.online import Costs
+from ...costs.reading import ReadingTimes
 from ...engine import Engine
 from ...errors import ConfigError
 from ...scheduling.devices import DeviceSlots
@@ -57,7 +59,7 @@ class Sessions:
     name: the name under which devices may ask for the model. costs: returns pairs (number of
     tokens, microseconds to evaluate them), which are sent to devices; no pairs while the times are
     unknown. constraints: compiles the constraints on answers; by default a compiler that only
-    devices use. clock: returns seconds and never goes back.
+    devices use. clock: returns seconds and never goes back. prefixes, reading: as in `SlotTable`.
 
     `open`, `compile`, `receive`, `leave` and `close` may be called from any thread: the registry's
     lock guards what they change. Everything else belongs to the thread that calls `step`.
@@ -73,6 +75,8 @@ class Sessions:
         constraints: Constraints | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        prefixes: Prefixes | None = None,
+        reading: ReadingTimes | None = None,
     ) -> None:
         if not all(slot.capabilities.truncate for slot in model.models):
             raise ConfigError(
@@ -85,7 +89,8 @@ class Sessions:
         self._target = target = ServedTarget(model, tokenizer, name, costs, constraints)
         self._compiling = ThreadPoolExecutor(compiled_at_once(), "edgespec-constraints")
         self._registry = SessionRegistry(target, self.limits, self.counts, clock)
-        self._slots = SlotTable(model, self.counts, clock)
+        self._prefixes = prefixes
+        self._slots = SlotTable(model, self.counts, clock, prefixes, reading)
         self._answers = Answers(self._registry, self._slots, model.n_ctx)
         self._scheduler = Scheduler(model, self._registry, self._slots, self._answers)
         self._frames = FrameHandler(target, self._registry, self._slots, self._answers)
@@ -167,6 +172,8 @@ class Sessions:
         self._compiling.shutdown()
         if self._thread:
             self._thread.join()
+        if self._prefixes and self._prefixes.keeps_all:
+            self._slots.release_all()
         self._model.close()
 
     # --- the thread that evaluates ---
@@ -175,8 +182,8 @@ class Sessions:
         """Handle frames, evaluate once, and answer. Returns False if there was nothing to do."""
         with self._registry.lock:
             self._registry.expire()
-            self._slots.release_idle(self.limits.idle_s)
             frames = self._registry.take_frames()
+        self._slots.release_idle(self.limits.idle_s)
         for session, arrived, data in frames:
             with self._failing_alone(session):
                 self._frames.handle(session, arrived, data)
@@ -207,7 +214,7 @@ class Sessions:
             yield
         except Exception:
             logger.exception("a session failed")
-            self._slots.release(session)
+            self._slots.drop(session)
             self._answers.fail(session, protocol.INTERNAL, "the server failed; its log says where")
 
 
@@ -246,6 +253,8 @@ def serving(
         costs=costs,
         constraints=engine.constraints,
         limits=limits,
+        prefixes=company.kept,
+        reading=company.reading,
     )
     engine.idle_work.busy = lambda: sessions.n_waiting > 0
     return sessions

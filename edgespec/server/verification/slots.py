@@ -1,12 +1,16 @@
-"""The table of slots: it tells which session's cache is in which slot of the batched model."""
+"""The table of slots: it tells which session has which slot of the batched model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection
 
 from ...backends.base import BatchedModel
-from ...errors import CannotTruncate, DecodeError
-from ...scheduling.sharing import longest_shared
+from ...cache.prefixes import LEAST, Prefixes
+from ...cache.token_cache import TokenCache, common_prefix
+from ...costs.reading import ReadingTimes
+from ...errors import CannotTruncate
+from ...scheduling.sharing import SharedPrefixes
 from .types import Counts, DeviceSession
 
 _PATIENCE_S = 2.0  # a session that has waited longer may take the slot of a busy one
@@ -15,14 +19,28 @@ _PATIENCE_S = 2.0  # a session that has waited longer may take the slot of a bus
 class SlotTable:
     """Gives slots to sessions and takes them back. Only the evaluating thread uses it.
 
-    A session without a slot keeps its tokens; they are read again when the session goes on.
+    A session without a slot keeps its tokens; they are loaded or read again when the session goes
+    on. prefixes: keeps what leaves the slots, None for no such store. reading: the times in which
+    prompts are read.
     """
 
-    def __init__(self, model: BatchedModel, counts: Counts, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        model: BatchedModel,
+        counts: Counts,
+        clock: Callable[[], float],
+        prefixes: Prefixes | None = None,
+        reading: ReadingTimes | None = None,
+    ) -> None:
         self._model = model
         self._counts = counts
         self._clock = clock
+        self._reading = reading or ReadingTimes()
         self._sessions: dict[int, DeviceSession] = {}
+        self._caches = [TokenCache(each, prefixes=prefixes) for each in model.models]
+        self._shared = SharedPrefixes(model)
+        for slot, cache in enumerate(self._caches):
+            self._shared.add(slot, cache, lambda: True)
 
     def take(self, session: DeviceSession, needed: Collection[int]) -> bool:
         """Give the session a slot if it has none. Returns False if all are taken. A slot may be
@@ -36,51 +54,50 @@ class SlotTable:
             evicted = self.evict(needed, also_busy=waited > _PATIENCE_S)
             return evicted and self.take(session, needed)
         self._sessions[free] = session
-        session.slot = free
-        self.share_prefix(session)
+        session.slot, session.cache = free, self._caches[free]
+        self.reuse(session, needed)
+        return True
+
+    def reuse(self, session: DeviceSession, needed: Collection[int] = ()) -> None:
+        """Keep what a session's cache has in common with its context. If another session's cache or
+        the store has more of it, continue with that. needed: slots that are not freed for this.
+
+        Only what has the same owner is used, because the speed of reading a prompt would reveal how
+        the prompts of others begin.
+        """
+        slot, cache, wanted = session.slot, session.cache, session.context.tokens[:-1]
+        if slot is None or cache is None:
+            return
+        cache.begin(session.owner)
+        n = common_prefix(cache.tokens, wanted)
+        if len(cache.tokens) - n >= LEAST:
+            cache.save()
+        self.truncate(session, n)
+        if self._model.shares_prefixes:
+            self._counts.shared_tokens += self._shared.take(slot, session.context.tokens)
+        n = session.n_cached
+        if not self._make_room(len(wanted) - n, [*needed, slot]):
+            return
+        n_loaded = cache.align(session.context.tokens, token_s=self._reading.token_s) - n
+        if n_loaded > 0:
+            self._model.unshare(slot, 0)
+            self._counts.loaded_tokens += n_loaded
+
+    def _make_room(self, n_tokens: int, needed: Collection[int]) -> bool:
+        """Free slots until so many tokens fit; return False if they cannot."""
+        while self._model.n_free < n_tokens:
+            if not self.evict(needed):
+                return False
         return True
 
     def truncate(self, session: DeviceSession, n_past: int) -> None:
         """Keep the first `n_past` tokens of the session's cache, or none if the engine has dropped
         cells that these tokens attend to.
         """
-        session.n_cached = n_past
-        if session.slot is not None:
-            try:
+        if session.slot is not None and session.cache is not None:
+            with contextlib.suppress(CannotTruncate):  # the slot is empty then
                 self._model.truncate(session.slot, n_past)
-            except CannotTruncate:
-                session.n_cached = 0
-
-    def keep(self, session: DeviceSession, path: Sequence[int]) -> None:
-        """Drop the nodes of the tree just evaluated from the session's cache, except `path`."""
-        assert session.slot is not None
-        self._model.keep(session.slot, path)
-
-    def share_prefix(self, session: DeviceSession) -> None:
-        """Copy the longest common prefix from the cache of another session of the same owner, if
-        the model can share prefixes. Prefixes of other owners are never shared, because the speed
-        of reading a prompt would reveal how their prompts begin.
-        """
-        if session.slot is None or not self._model.shares_prefixes:
-            return
-        others = (
-            (slot, other.context.tokens[: other.n_cached])
-            for slot, other in self._sessions.items()
-            if other is not session and other.owner == session.owner
-        )
-        wanted = session.context.tokens[:-1]
-        longest, source = longest_shared(wanted, session.n_cached, others)
-        if source is not None:
-            self.truncate(session, 0)
-            try:
-                self._model.copy(source, session.slot, longest)
-            except CannotTruncate:
-                return
-            except DecodeError:
-                self.release(self._sessions[source])
-                return
-            session.n_cached = longest
-            self._counts.shared_tokens += longest
+            session.cache.failed()
 
     def evict(self, needed: Collection[int], *, also_busy: bool = False) -> bool:
         """Free the slot of the idle session that was last used longest ago. If none is idle and
@@ -97,11 +114,17 @@ class SlotTable:
         return True
 
     def release(self, session: DeviceSession) -> None:
+        """Free the session's slot; what it holds moves to the store, if there is one."""
+        if session.cache is not None:
+            session.cache.save()
+        self.drop(session)
+
+    def drop(self, session: DeviceSession) -> None:
         """Drop the session's cache and free its slot."""
         if session.slot is not None:
             self.truncate(session, 0)
             del self._sessions[session.slot]
-            session.slot = None
+            session.slot = session.cache = None
 
     def release_idle(self, idle_s: float) -> None:
         """Free the slots of forgotten sessions, and of sessions that were idle for `idle_s`."""
@@ -112,6 +135,11 @@ class SlotTable:
                 self.release(session)
 
     def release_all(self) -> None:
-        """Drop all caches."""
+        """Free all slots."""
         for session in list(self._sessions.values()):
             self.release(session)
+
+    def drop_all(self) -> None:
+        """Drop all caches."""
+        for session in list(self._sessions.values()):
+            self.drop(session)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ... import protocol
+from ...cache.token_cache import TokenCache
 from ...sampling.base import Constraint
 from ...sampling.verification import Verification
 
@@ -46,6 +47,7 @@ class Counts:
     emitted_tokens: int = 0
     prompt_tokens: int = 0
     shared_tokens: int = 0
+    loaded_tokens: int = 0
     evaluations: int = 0
     evaluated_sequences: int = 0
     evictions: int = 0
@@ -70,7 +72,7 @@ class DeviceSession:
     waiting_since: when the frame to be answered arrived, or when the last answer was sent.
     answered_round: the last round that was answered; `answer` is that answer.
     granted_round: the round up to which the target goes on by itself.
-    slot, n_cached: the slot of its cache, and how many tokens of the context are in the cache.
+    slot, cache: the slot that it has, and what is in that slot; None for none.
     constraint: the constraint on the output, None if there is none.
     """
 
@@ -94,7 +96,12 @@ class DeviceSession:
     granted_round: int = -1
     answer: bytes = b""
     slot: int | None = None
-    n_cached: int = 0
+    cache: TokenCache | None = None
+
+    @property
+    def n_cached(self) -> int:
+        """The number of the context's tokens that are in the cache."""
+        return len(self.cache.tokens) if self.cache else 0
 
     @property
     def busy(self) -> bool:

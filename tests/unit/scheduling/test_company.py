@@ -18,6 +18,7 @@ from edgespec.costs.reading import FEWEST
 from edgespec.errors import Aborted
 from edgespec.loading.assembly import assemble
 from edgespec.scheduling.company import Company, Member
+from edgespec.scheduling.devices import DeviceSlots
 from edgespec.scheduling.together import Together
 from edgespec.scheduling.turns import Turn
 from tests.helpers.serving import TOKENIZER, N, Shared, probs_of, toy, until
@@ -392,3 +393,35 @@ def test_texts_of_idle_slots_stay_without_a_store():
         for prompt in (LONG, [9, *LONG]):
             engine.generate(prompt, max_tokens=3, ignore_eos=True)
         assert all(len(cache.tokens) > len(LONG) for cache in caches)
+
+
+def test_cells_that_devices_share_count_once():
+    company = Company(Shared([toy() for _ in range(4)]), Together(None))
+    slots = DeviceSlots(company, 1)
+    slots._n_cells = 256
+    slots.decode([BatchItem(0, LONG)])
+    for slot in (1, 2):
+        slots.copy(0, slot, 100)
+    assert slots.n_free == 256 - 150
+    slots.decode([BatchItem(1, [5])])
+    assert slots.n_free == 256 - 151
+    slots.unshare(1, 100)  # nothing but its own token was replaced
+    assert slots.n_free == 256 - 151
+    slots.unshare(1, 0)  # a text was loaded in place of the copy
+    assert slots.n_free == 256 - 251
+    slots.truncate(1, 0)
+    slots.truncate(0, 50)  # only the copy has its other tokens now
+    assert slots.n_free == 256 - 150
+    with pytest.raises(ContextFull):
+        slots.decode([BatchItem(1, [5] * 107)])
+
+
+def test_copies_of_a_text_that_another_copy_replaced_are_not_shared():
+    slots = DeviceSlots(Company(Shared([toy() for _ in range(4)]), Together(None)), 1)
+    slots._n_cells = 256
+    slots.decode([BatchItem(0, [5] * 80), BatchItem(1, LONG[:80])])
+    slots.copy(0, 2, 80)
+    assert slots.n_free == 256 - 160
+    slots.models[0].truncate(0)  # as a cache does before it takes another text
+    slots.copy(1, 0, 80)
+    assert slots.n_free == 256 - 160
