@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ..backends.base import BatchedModel, BatchItem, Model
 from ..errors import Aborted
 from ..types import Abort, FinishReason, Outputs
-from .threads import ThreadGovernor
+from .threads import WIDEST, ThreadGovernor
 
 T = TypeVar("T")
 
@@ -118,8 +118,9 @@ class GovernedModel(_Governed, Model):
         self, call: Callable[..., Outputs], tokens: Sequence[int], given: Any, abort: Abort | None
     ) -> Outputs:
         """Call a method of the model and return its outputs. given: its second argument."""
+        n = _width(len(tokens), reads=given == 0)
         n_past = self._model.n_past
-        return self._evaluate(len(tokens), lambda stop: call(tokens, given, stop), n_past, abort)
+        return self._evaluate(n, lambda stop: call(tokens, given, stop), n_past, abort)
 
 
 class GovernedSlots(_Governed, BatchedModel):
@@ -132,6 +133,14 @@ class GovernedSlots(_Governed, BatchedModel):
 
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots, as the model's own `decode` does."""
-        n = sum(len(item.tokens) for item in items)
+        n_tokens = sum(len(item.tokens) for item in items)
+        n = _width(n_tokens, reads=any(item.n_logits == 0 for item in items))
         n_past = max(self.models[item.slot].n_past for item in items)
         return self._evaluate(n, lambda _: self._model.decode(items), n_past)
+
+
+def _width(n_tokens: int, *, reads: bool) -> int:
+    """Return the number of tokens that a governor is told. However few tokens of a prompt are read
+    together, their time says little about steps, and no number of threads is tried with them.
+    """
+    return max(n_tokens, WIDEST + 1) if reads else n_tokens

@@ -38,7 +38,7 @@ _NEAR = 10  # a time limit is near if fewer than 10 evaluations of that length f
 _SHARE = 0.01  # share of the time that may be lost by trials
 _MOST_SAVED_S, _DEBT_S = 0.5, 0.3  # most seconds saved for trials; most overdrawn if steps change
 _LONGEST_GAP_S = 8.0  # most seconds between cheap trials; half if the system shows nothing
-_WIDEST = 32  # tokens: longer evaluations are reading, whose times say little about steps
+WIDEST = 32  # tokens: longer evaluations are reading, whose times say little about steps
 _PAUSE_S = 1.0  # a longer window contains a pause, and says nothing about the present
 
 
@@ -180,9 +180,9 @@ class ThreadGovernor:
         if now - self._last_look >= WINDOW_S:
             self._look(now)
         n_used = self._n
-        reads_alone = n > _WIDEST and self._visible and not self._seen
+        reads_alone = n > WIDEST and self._visible and not self._seen
         for i, model in enumerate(self._models):
-            is_tried = self._tries_more and i == 0 and n <= _WIDEST  # can be stopped
+            is_tried = self._tries_more and i == 0 and n <= WIDEST  # can be stopped
             n_model = self._before_trial if self._tries_more and not is_tried else self._n
             n_model = self._full if reads_alone else n_model
             n_used = n_model if i == 0 else n_used
@@ -195,7 +195,7 @@ class ThreadGovernor:
         """Return the seconds after which an evaluation must be stopped: the caller then calls
         `stopped` and repeats it. It is inf unless the evaluation tries more threads.
         """
-        stops = self._tries_more and self._stoppable and n <= _WIDEST
+        stops = self._tries_more and self._stoppable and n <= WIDEST
         return self._longest_s(n, n_past) if stops else math.inf
 
     def stopped(self, seconds: float) -> None:
@@ -217,7 +217,7 @@ class ThreadGovernor:
     def observe(self, n: int, n_past: int, seconds: float) -> None:
         """Learn from the seconds of an evaluation of n tokens after n_past cached ones."""
         self._working_s += seconds
-        if n > _WIDEST or not seconds:  # less than a tick of the clock says nothing
+        if n > WIDEST or not seconds:  # less than a tick of the clock says nothing
             return
         if self._expected:
             expected = self._expected(n, n_past)

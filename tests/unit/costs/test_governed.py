@@ -79,6 +79,17 @@ def test_threads_follow_what_others_leave():
     assert slots.thread_limit == 0
 
 
+def test_no_other_number_of_threads_is_tried_while_prompts_are_read():
+    machine = Machine()
+    slots = Slots(machine)
+    governor = governor_on(machine, slots)
+    model = GovernedSlots(slots, governor)
+    for machine.slower in (1, 4):  # a token of a prompt takes longer, the more there are before it
+        for _ in range(60):
+            model.decode([BatchItem(0, [1]), BatchItem(1, [2] * 16)])
+    assert governor.n_trials == 0
+
+
 def test_everything_else_is_the_models_own():
     slots = Slots(Machine())
     model = GovernedSlots(slots, ThreadGovernor([], 1))
