@@ -134,7 +134,7 @@ class GovernedSlots(_Governed, BatchedModel):
     def decode(self, items: Sequence[BatchItem]) -> list[Outputs]:
         """Append tokens to their slots, as the model's own `decode` does."""
         n_tokens = sum(len(item.tokens) for item in items)
-        n = _width(n_tokens, reads=any(item.n_logits == 0 for item in items))
+        n = _width(n_tokens, reads=any(len(item.tokens) > item.n_logits for item in items))
         n_past = max(self.models[item.slot].n_past for item in items)
         return self._evaluate(n, lambda _: self._model.decode(items), n_past)
 

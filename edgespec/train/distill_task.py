@@ -28,7 +28,7 @@ import torch
 
 from ..convert.program import replacing, tell
 from ..convert.worker import load_model
-from .formats import LIKELIEST, ROW, STATES, WEIGHTS, conversations
+from .formats import LIKELIEST, ROW, STATES, TOLD_EVERY_S, WEIGHTS, conversations
 from .gguf_file import (
     FLOATS,
     as_in_file,
@@ -39,7 +39,7 @@ from .gguf_file import (
     tensor_names,
     writable,
 )
-from .worker import DEVICE, TOLD_EVERY_S
+from .worker import DEVICE
 
 _SAME = 1e-3  # of the largest logit: the most by which two ways to compute rows may differ
 _LEAST_SHARE = 0.98  # of the accepted tokens that the old types have to keep

@@ -1,4 +1,4 @@
-"""The files of a training that edgespec and the programs in the tools' environment share."""
+"""A training's files and numbers that edgespec and the programs in the tools' environment share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ STATES = "states.bin"  # what the first trained layer of a student reads
 JOB, STATE, RESULT, WEIGHTS = "job.json", "state.pt", "result.json", "model.safetensors"
 PAUSE = "pause"  # the training waits while it is there
 NAMES = (ANSWERS, FEATURES, EXACT, LIKELIEST, STATES, JOB, STATE, RESULT, WEIGHTS, PAUSE)
+
+TOLD_EVERY_S = 5.0  # seconds between two reports of progress
 
 N_STATES = 4
 """The hidden states of a token: three layers and the final state."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..device import BUSY, LoadMeter, on_battery
-from .formats import PAUSE
+from .formats import PAUSE, TOLD_EVERY_S
 
 EVERY_S = 2.0  # between two looks at the machine
-_TOLD_EVERY_S = 5.0
 _COME, _GONE = 2 * BUSY, BUSY  # cores of other programs that begin and end a pause
 
 
@@ -58,7 +57,7 @@ class Pauses:
 
         def tell(n: int) -> None:
             nonlocal told
-            if (now := time.monotonic()) - told > _TOLD_EVERY_S:
+            if (now := time.monotonic()) - told > TOLD_EVERY_S:
                 told, rate = now, (n - first) / (now - began - (self.seconds - paused_s))
                 left = f", {max(0, total - n) / rate / 60:.0f} min left" if rate else ""
                 self.progress(f"{stage}: {n} of {total} tokens, {rate:.0f} tokens/s{left}")

@@ -23,10 +23,10 @@ import torch
 from ..convert.heads.target_weights import matrix_of
 from ..convert.program import tell
 from . import objective
-from .formats import EXACT, FEATURES, N_STATES, WEIGHTS, conversations
+from .formats import EXACT, FEATURES, N_STATES, TOLD_EVERY_S, WEIGHTS, conversations
 from .gguf_file import NAMES, rounded
 from .sizes import ATTENTION, Sizes
-from .worker import DEVICE, TOLD_EVERY_S, sibling
+from .worker import DEVICE, sibling
 
 PRECISIONS = ("F32", "Q8_0", "Q4_0")  # of matrices, as in GGUFs
 _NOT_IN_TARGET = ("midlayer.input_layernorm", "lm_head")  # the output matrix is read elsewhere

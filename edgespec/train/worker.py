@@ -43,10 +43,10 @@ import numpy as np
 import torch
 
 from ..convert.program import replacing, tell
-from .formats import PAUSE, RESULT, STATE, acceptance
+from .formats import PAUSE, RESULT, STATE, TOLD_EVERY_S, acceptance
 
 N_DRAFTS = 5  # longest drafts that are evaluated
-SAVED_EVERY_S, TOLD_EVERY_S = 60.0, 5.0
+SAVED_EVERY_S = 60.0
 _LOOKED_EVERY_S = 0.5
 _N_EVALUATIONS = 8
 _WARM_UP, _LEAST_WARM_UP = 0.02, 10  # share of all steps, and steps

@@ -90,6 +90,21 @@ def test_no_other_number_of_threads_is_tried_while_prompts_are_read():
     assert governor.n_trials == 0
 
 
+def test_the_end_of_a_prompt_is_not_read_with_a_number_on_trial():
+    machine = Machine()
+    slots = Slots(machine)
+    governor = governor_on(machine, slots)
+    model = GovernedSlots(slots, governor)
+    while machine.now < 3:
+        model.decode([BatchItem(0, [1], 1)])
+    machine.slower = 3
+    while not governor._trial:
+        assert machine.now < 60, "nothing is tried"
+        model.decode([BatchItem(0, [1], 1)])
+    model.decode([BatchItem(0, [1], 1), BatchItem(1, [2] * 16, 1)])
+    assert slots.thread_limit == 0
+
+
 def test_everything_else_is_the_models_own():
     slots = Slots(Machine())
     model = GovernedSlots(slots, ThreadGovernor([], 1))
