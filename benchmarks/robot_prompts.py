@@ -1,9 +1,10 @@
 """Make a file of prompts for `edgespec train` from one narrow domain: 400 commands to a robot.
 
-    python -m benchmarks.robot_prompts -o robot.jsonl
+    python -m benchmarks.robot_prompts -o robot.jsonl [--questions asked.jsonl]
 
 Each has a system prompt that asks for the plan of the robot's actions as JSON. The commands are
-made from templates, and their order is random.
+made from templates, and their order is random. With --questions, 40 of them are written to that
+file instead.
 """
 
 from __future__ import annotations
@@ -39,21 +40,25 @@ COMMANDS = (
     "Please tidy up: the {o} belongs in the {p}.",
     "Your battery is low. Leave the {o} in the {p} and drive to the charger.",
 )
-N_COMMANDS = 400
+N_COMMANDS, N_QUESTIONS = 400, 40
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--out", type=Path, required=True)
-    out: Path = parser.parse_args().out
+    parser.add_argument("--questions", type=Path)
+    args = parser.parse_args()
     lines = [
         json.dumps(
             {"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]}
         )
         for text in commands()
     ]
-    out.write_text("\n".join(lines) + "\n", "utf-8")
-    print(f"{len(lines)} prompts in {out}")
+    n_asked = N_QUESTIONS if args.questions else 0
+    for file, part in ((args.out, lines[n_asked:]), (args.questions, lines[:n_asked])):
+        if part:
+            file.write_text("\n".join(part) + "\n", "utf-8")
+            print(f"{len(part)} prompts in {file}")
 
 
 def commands() -> list[str]:

@@ -116,7 +116,7 @@ def make(
     unreadable = files.unreadable + reader.unreadable
     if not reader.n_tokens:
         why = f": {listed(unreadable)} cannot be read" if unreadable else ""
-        raise ConfigError(f"there is no text in {', '.join(map(str, paths))}{why}")
+        raise ConfigError(f"there is no UTF-8 text in {', '.join(map(str, paths))}{why}")
     tokens = np.concatenate(reader.parts)
     data = f"{name}-{hashlib.sha256(tokens.data).hexdigest()[:12]}.i32"
     if not _has_size(where / data, len(tokens)):  # it is not there already
@@ -217,7 +217,7 @@ def add(
     if len(made.without_text(paths)) == len(located(paths)):
         make(tokenizer, ADDED, earlier, model=model)
         raise ConfigError(
-            f"there is no text in {', '.join(map(str, paths))}; what was added before stays"
+            f"there is no UTF-8 text in {', '.join(map(str, paths))}; what was added before stays"
         )
     return made
 

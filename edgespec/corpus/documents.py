@@ -21,7 +21,7 @@ MOST_TEXT = 200 << 20  # most bytes of all files together
 CHAT = "edgespec-chat"  # the "format" of a chat that was saved with /save
 _SKIPPED = ("node_modules", "__pycache__", "site-packages")  # folders that the user did not write
 _LARGE = f"larger than {MOST_FILE >> 20} MB"
-NO_TEXT = "empty or no text"
+NO_TEXT = "empty or not UTF-8 text"
 _LINKS, _SPECIAL = "links", "pipes, sockets and devices"
 _HEAD = 8192  # first bytes of a file, in which a NUL byte shows that it is binary
 

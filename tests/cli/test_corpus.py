@@ -39,7 +39,7 @@ def test_documents_are_added_listed_and_cleared(toy):
     result = add(toy, "texts")
     assert result.exit_code == 0
     assert result.stdout.startswith("1 file, 39 tokens, 312 bytes on disk, for toy.gguf")
-    assert result.stderr == "left out: 1 empty or no text\n"
+    assert result.stderr == "left out: 1 empty or not UTF-8 text\n"
     assert "added" in toy("corpus", "list").stdout
     (entry,) = json.loads(toy("corpus", "list", "--json").stdout)
     assert entry["roots"] == [str(toy.folder / "texts")]
@@ -62,7 +62,7 @@ def test_a_folder_without_text_is_told_whatever_was_added_before(toy):
     before = json.loads(toy("corpus", "list", "--json").stdout)
     refused = add(toy, "empty")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "there is no text in empty; what was added before stays" in refused.stderr
+    assert "there is no UTF-8 text in empty; what was added before stays" in refused.stderr
     assert json.loads(toy("corpus", "list", "--json").stdout) == before
     (toy.folder / "more.txt").write_text("another text")
     both = add(toy, "empty", "more.txt")

@@ -112,8 +112,8 @@ def test_files_that_are_no_text(texts):
     (texts / "image").write_bytes(b"\x89PNG\0\xff")
     (texts / "empty").touch()
     made = collection.add(Counting(), [texts])
-    assert made.left_out["empty or no text"] == 2
-    with pytest.raises(ConfigError, match=r"there is no text in .*image"):
+    assert made.left_out["empty or not UTF-8 text"] == 2
+    with pytest.raises(ConfigError, match=r"there is no UTF-8 text in .*image"):
         collection.named(Counting(), [str(texts / "image")])
 
 
