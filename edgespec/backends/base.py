@@ -519,9 +519,7 @@ class BatchedModel(ABC):
         raise NotImplementedError(f"{type(self).__name__} shares no prefixes")
 
     def unshare(self, slot: int, n_past: int) -> None:
-        """Take note that a slot's tokens after the first `n_past` are no longer copies of others,
-        nor others of them.
-        """
+        """Take note that a slot shares no more than its first `n_past` tokens with other slots."""
 
     def limit_threads(self, n_threads: int) -> None:
         """Use at most `n_threads` threads from the next evaluation on, as `Model.limit_threads`

@@ -68,8 +68,8 @@ class DeviceSlots(BatchedModel):
         super().truncate(slot, n_past)
 
     def unshare(self, slot: int, n_past: int) -> None:
-        """Count cells once for each slot if they were copied to or from a slot's tokens after the
-        first `n_past`.
+        """Take note that a slot shares no more than its first `n_past` tokens: the cells of longer
+        copies, from it or to it, count for both slots.
         """
         for target, (source, n) in list(self._copied.items()):
             if slot in (target, source) and n_past < n:
