@@ -135,8 +135,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def save(name: str, result: dict) -> None:
-    """Write docs/results/NAME.json and print it."""
+def save(name: str | None, result: dict) -> None:
+    """Print a result; with a name, also write it as docs/results/NAME.json."""
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     result = {
         "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *words]),
@@ -145,7 +145,8 @@ def save(name: str, result: dict) -> None:
         "cpu": cpu(),
     } | result
     text = json.dumps(result, indent=1)
-    (RESULTS / f"{name}.json").write_text(text + "\n")
+    if name:
+        (RESULTS / f"{name}.json").write_text(text + "\n")
     print(text)
 
 

@@ -115,10 +115,7 @@ def main() -> None:
         "questions": len(asked), "answers_in_the_corpus": n_answers,
         "questions_with_equal_texts": sum(len(each) == 1 for each in texts.values()), "rows": rows,
     }  # fmt: skip
-    if args.out:
-        save(args.out, result)
-    else:
-        print(json.dumps(result, indent=1))
+    save(args.out, result)
 
 
 if __name__ == "__main__":

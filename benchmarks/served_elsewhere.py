@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,10 +94,7 @@ def main() -> None:
         "ratio_of_accepted": round(float(ratios[0]), 3),
         "interval": [round(each, 3) for each in interval(ratios)],
     }  # fmt: skip
-    if args.out:
-        save(args.out, result)
-    else:
-        print(json.dumps(result, indent=1))
+    save(args.out, result)
 
 
 if __name__ == "__main__":

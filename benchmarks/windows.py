@@ -177,10 +177,7 @@ def main() -> None:
         "target": Path(args.target).name, "draft": Path(args.draft).name, "window": args.window,
         "depth": args.depth, "tokens": args.tokens, "rounds": args.rounds, "lengths": rows,
     }  # fmt: skip
-    if args.save:
-        save(args.save, result)
-    else:
-        print(json.dumps(result, indent=1))
+    save(args.save, result)
 
 
 if __name__ == "__main__":
