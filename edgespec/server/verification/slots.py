@@ -79,9 +79,9 @@ class SlotTable:
         if not self._make_room(len(wanted) - n, [*needed, slot]):
             return
         n_loaded = cache.align(session.context.tokens, token_s=self._reading.token_s) - n
-        if n_loaded > 0:
+        if n_loaded:  # fewer than 0 if loading has failed
             self._model.unshare(slot, 0)
-            self._counts.loaded_tokens += n_loaded
+            self._counts.loaded_tokens += max(0, n_loaded)
 
     def _make_room(self, n_tokens: int, needed: Collection[int]) -> bool:
         """Free slots until so many tokens fit; return False if they cannot."""

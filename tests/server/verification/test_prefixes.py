@@ -7,6 +7,9 @@ from edgespec.backends.separate import SeparateModels
 from edgespec.cache.prefix_files import Identity, PrefixFiles
 from edgespec.cache.prefixes import EVERYBODY, PrefixStore
 from edgespec.cache.token_cache import TokenCache
+from edgespec.scheduling.company import Company
+from edgespec.scheduling.devices import DeviceSlots
+from edgespec.scheduling.together import Together
 from edgespec.server.verification.sessions import Sessions
 from tests.helpers.devices import Clock, FakeDevice, plain, sessions_over, settle
 from tests.helpers.serving import TOKENIZER, Shared, toy
@@ -129,6 +132,27 @@ def test_idle_sessions_make_room_for_what_is_loaded(kept):
     answered(sessions)
     assert sessions.counts.loaded_tokens == len(PROMPT) - 1
     assert idle.session.slot is None
+
+
+def test_cells_are_counted_rightly_after_a_state_that_cannot_be_loaded(kept, monkeypatch):
+    slots = DeviceSlots(Company(Shared([toy() for _ in range(4)]), Together(None)), 1)
+    slots._n_cells = 1000
+    sessions = sessions_over(slots, prefixes=kept)
+    longer = [*PROMPT, *[3] * 60]
+    gone(sessions, answered(sessions, longer))
+    first, second = answered(sessions, [*PROMPT, 5]), answered(sessions, [*PROMPT, 6])
+    assert sessions.counts.shared_tokens >= len(PROMPT)
+
+    def load_state(state, end):
+        raise DecodeError("damaged")
+
+    for model in slots.models:
+        monkeypatch.setattr(model, "load_state", load_state)
+    second.begin(longer)
+    settle(sessions)
+    assert second.session.cache.tokens == longer[: second.session.n_cached]
+    assert second.session.n_cached >= len(longer) - 1
+    assert slots.n_free == 1000 - sum(each.session.n_cached for each in (first, second))
 
 
 def test_a_failed_evaluation_is_not_kept(kept):

@@ -9,7 +9,7 @@ from edgespec import Aborted, ToyModel
 from edgespec.backends import base
 from edgespec.backends.base import BatchedModel, BatchItem
 from edgespec.costs.governed import GovernedModel, GovernedSlots
-from edgespec.costs.threads import ThreadGovernor
+from edgespec.costs.threads import WIDEST, ThreadGovernor
 from tests.helpers.neighbours import Limitable, Machine
 
 
@@ -142,6 +142,16 @@ class Alone(Limitable, ToyModel):
     @property
     def is_stuck(self):
         return self.machine.loops and self.thread_limit != 1
+
+
+def test_a_short_part_of_a_prompt_is_no_step():
+    model = Alone(Machine())
+    governor, widths = governor_on(model.machine, model), []
+    governor.observe = lambda n, n_past, seconds: widths.append(n)
+    decorated = GovernedModel(model, governor)
+    decorated.decode([1] * 16, 0)
+    decorated.decode([1] * 16, 1)
+    assert widths == [WIDEST + 1, 16]
 
 
 class GoesBack(Alone):
