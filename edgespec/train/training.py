@@ -226,14 +226,20 @@ def check_head(
     max_tokens: int = 128,
     progress: Callable[[str], None] = logger.info,
 ) -> ServedHead:
-    """Answer some prompts with a head that exists and without it, and return how it does."""
+    """Answer prompts with a head that exists and without it, and return how it does.
+
+    target: the model that is to use it. prompts: files, as for `read_prompts`. n_prompts: the most
+    prompts that are asked; they are spread over all that fit a context of N_CTX tokens. max_tokens:
+    the most tokens of an answer. Errors are those of `train_head`.
+    """
     path, known = target_path(target), read_prompts(prompts)
     with opened(path, N_CTX) as model:
         encoded = [prompt_ids(model.tokenizer, messages) for messages in known]
     fitting = [ids for ids in encoded if len(ids) + max_tokens <= N_CTX]
     if not fitting:
         raise ConfigError(f"no prompt fits the context of {N_CTX} tokens; give shorter ones")
-    asked = [(ids, max_tokens) for ids in fitting[:n_prompts]]
+    n = min(n_prompts, len(fitting))
+    asked = [(fitting[i * len(fitting) // n], max_tokens) for i in range(n)]
     return serve(path, model_path(head), asked, Pauses(progress, gently=False))
 
 

@@ -217,6 +217,27 @@ def test_a_head_that_exists_is_checked(target, prompts, tmp_path):
     assert 1 <= served.acceptance_length <= 4
 
 
+@pytest.mark.parametrize(("n", "chosen"), [
+    (3, [0, 3, 6]),
+    (9, range(9)),
+    (10, range(10)),
+    (24, range(10)),
+])  # fmt: skip
+def test_a_check_asks_prompts_of_all_parts_of_the_file(target, tmp_path, monkeypatch, n, chosen):
+    asked = []
+    monkeypatch.setattr(
+        training, "serve", lambda _target, _head, given, _pauses: asked.extend(given)
+    )
+    file = tmp_path / "ten.txt"
+    file.write_text("\n".join("a" * (i + 1) for i in range(10)))
+    edgespec.check_head(target, [file], target, n_prompts=n)
+    with training.opened(target, 64) as model:
+        known = [
+            training.prompt_ids(model.tokenizer, each) for each in training.read_prompts([file])
+        ]
+    assert [ids for ids, _ in asked] == [known[i] for i in chosen]
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({"kind": "moa"}, "unknown kind 'moa'"),
     ({"n_tokens": 0}, "n_tokens must be more than 0"),
