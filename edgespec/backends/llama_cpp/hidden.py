@@ -326,7 +326,7 @@ class Tappable(TextInContext):
             )
         return WatchedStates(layers, self.hidden_size, bool(after), self._names(layers))
 
-    @property
+    @functools.cached_property
     def _architecture(self) -> str:
         return inspect_metadata(self.path).get("general.architecture", "")
 
@@ -335,7 +335,7 @@ class Tappable(TextInContext):
         one of the tensors does not exist.
         """
         fit = _N_WATCHED * self.hidden_size * 4
-        there = {name for name, size in self._watch() if size == fit} | {FIRST}
+        there = {name for name, size in self._tensors if size == fit} | {FIRST}
         special = {FINAL: "result_norm", 0: EMBEDDINGS.get(self._architecture)}
         names = [special.get(layer, f"l_out-{layer - 1}") for layer in layers]
         for layer, name in zip(layers, names, strict=True):
@@ -347,9 +347,10 @@ class Tappable(TextInContext):
                 )
         return cast(list[str], names)
 
-    def _watch(self) -> list[tuple[str, int]]:
-        """Run a short evaluation in a separate context; return the name and the size in bytes of
-        each tensor in it. Raises DecodeError, OutOfMemory.
+    @functools.cached_property
+    def _tensors(self) -> list[tuple[str, int]]:
+        """The name and the size in bytes of each tensor of a short evaluation, which takes place in
+        a separate context. Raises DecodeError, OutOfMemory.
         """
         seen: list[tuple[str, int]] = []
 
