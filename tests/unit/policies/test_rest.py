@@ -64,6 +64,21 @@ def test_what_is_not_used_rests_at_once():
     assert [acting(made) for _ in range(9)] == [False] * 7 + [True] * 2
 
 
+@pytest.mark.parametrize(("won", "pauses"), [
+    ((-1.1,) * 5, [8, 16, 32, 32, 32]),
+    ((-1.1, -1.1, 9.0, -30.0), [8, 16, 0, 8]),  # it has won meanwhile
+])  # fmt: skip
+def test_a_head_that_wins_nothing_is_paused_for_twice_as_long_each_time(won, pauses):
+    made, seen = Rest(), []
+    assert acting(made)
+    for each in won:
+        made.count(each, drafted=True)
+        seen.append(0)
+        while not acting(made):
+            seen[-1] += 1
+    assert seen == pauses
+
+
 @pytest.mark.parametrize(("won", "n_resting"), [(5.0, 0), (-0.5, 7)])
 def test_what_has_won_before_rests_for_the_rest_of_an_answer_alone(won, n_resting):
     made = Rest()
