@@ -26,10 +26,10 @@ from .opening import opened
 from .serving import DEPTH
 from .work import Work
 
-LENGTHS = ((3e3, 1.1), (3e4, 1.46), (1e5, 1.77), (1.5e7, 1.9), (1.5e8, 2.5))
-"""The mean acceptance length to expect after training on so many answer tokens, with drafts of
-three tokens: 1.46 and 1.77 were measured with SmolLM2-135M, the last two are what others report of
-50,000 and 500,000 conversations."""
+LENGTHS = ((3e3, 1.1), (3e4, 1.46), (1e5, 1.77), (3e5, 1.95), (1.5e8, 2.5))
+"""The mean acceptance length to expect after training on so many answer tokens, for prompts of the
+same kind and drafts of three tokens: 1.46, 1.77 and 1.95 were measured with SmolLM2-135M
+(docs/results/train_smollm2.json), the last one is what others report of 500,000 conversations."""
 
 GOOD = 0.75
 """The share of guesses after right ones that a good head gets right: an acceptance length of 3.2
@@ -50,15 +50,16 @@ class TrainingPlan:
     """The needs of a training on this device, and what to expect of the head.
 
     n_tokens: the answer tokens to train with. answers_per_s: tokens a second of answers, all slots
-    together; features_per_s: of hidden states; training_per_s: of training, an estimate. seconds:
-    the time of each stage. disk, free_disk, memory: bytes. break_even, wanted: the mean acceptance
-    length at which drafting is as fast as plain decoding, and WANTED_GAIN times as fast; None where
-    no head reaches it. expected: the length to expect. good_gain: the speedup with a good head
-    (GOOD). expected_gain: with the expected length. others: the cores that other programs used
-    during the measurements, 0 if the system does not show it. draft_model: the name of the draft
-    model on this disk with which a load of the target would draft, "" for none; draft_length,
-    draft_gain: its acceptance length for a few prompts, and its speedup. as_draft, above_draft: the
-    acceptance length at which a head is as fast as it, and WANTED_GAIN times as fast.
+    together, while prompts are read as well; features_per_s: of hidden states; training_per_s: of
+    training, an estimate. seconds: the time of each stage. disk, free_disk, memory: bytes.
+    break_even, wanted: the mean acceptance length at which drafting is as fast as plain decoding,
+    and WANTED_GAIN times as fast; None where no head reaches it. expected: the length to expect.
+    good_gain: the speedup with a good head (GOOD). expected_gain: with the expected length. others:
+    the cores that other programs used during the measurements, 0 if the system does not show it.
+    draft_model: the name of the draft model on this disk with which a load of the target would
+    draft, "" for none; draft_length, draft_gain: its acceptance length for a few prompts, and its
+    speedup. as_draft, above_draft: the acceptance length at which a head is as fast as it, and
+    WANTED_GAIN times as fast.
     """
 
     n_tokens: int
@@ -207,7 +208,7 @@ def make_plan(
     work.progress("measuring what this device needs and takes")
     meter, o = LoadMeter(), work.options
     target, reading = target_speed(work.path, layers)
-    answers = answers_per_s(engine)
+    answers = 1 / (1 / answers_per_s(engine) + (LONGER - 1) / reading)  # prompts are read as well
     draft, load, n = drafting(target), meter.look(), o.n_tokens
     length, there = expected(), rival(target)
     least = [length_for(target, draft, each * there[2]) if there else None for each in _GAINS]

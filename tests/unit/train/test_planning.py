@@ -35,7 +35,7 @@ def test_more_tokens_let_expect_longer_acceptance():
     assert all(a <= b for a, b in itertools.pairwise(lengths))
     assert lengths[0] == 1.0
     assert expected_length(100_000) == pytest.approx(1.77)
-    assert expected_length(1.5e7) == pytest.approx(1.9)
+    assert expected_length(300_000) == pytest.approx(1.95)
 
 
 def test_the_length_to_break_even_by_all_rates_and_depths():
@@ -107,6 +107,8 @@ def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp
     assert list(plan.seconds) == ["answers", "hidden states", "training"]
     assert (plan.disk, plan.memory, plan.training_per_s, plan.expected) == (5, 7, 500.0, 1.4)
     assert plan.seconds["training"] == 8 * 1000 / 500
+    read_s = 500 / plan.features_per_s  # of prompts
+    assert plan.seconds["answers"] == pytest.approx(1000 / 50 + read_s)
     assert asked == [{"quiet": True}]  # times from beside other programs are not used either
     assert kept == ([] if warns else [FLAT])
     assert ("Other programs used 1.4 cores" in plan.warning) == warns
