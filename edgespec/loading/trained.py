@@ -30,19 +30,22 @@ class _Note(msgspec.Struct):
     gain: float = 0.0
 
 
-def faster(gain: float, target: Path, *, private: bool = False) -> str:
+def faster(most: float, target: Path, *, private: bool = False) -> str:
     """Return a sentence if the draft that is registered for a target was measured to be faster than
-    one with this gain, else "". The arguments are those of `register`.
+    a new one, else "".
+
+    most: the upper end of the interval of the new one's gain. Other arguments are those of
+    `register`.
     """
     folder = _folder(target, private)
     note = kept_files.load(folder / NOTE, _read, "its head is not used")
-    if note is None or note.gain <= gain or not (folder / note.head).exists():
+    if note is None or note.gain <= most or not (folder / note.head).exists():
         return ""
     if list(note.target) != files.identity(target):
         return ""
     return (
-        f"{folder / note.head} stays: it was {note.gain:.2f} times as fast as plain decoding, this "
-        f"one {gain:.2f} times; delete {folder} to use this one"
+        f"{folder / note.head} stays: it was {note.gain:.2f} times as fast as plain decoding, and "
+        f"this one is at most {most:.2f} times as fast; delete {folder} to use this one"
     )
 
 

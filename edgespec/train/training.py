@@ -172,7 +172,7 @@ def _why_not_registered(work: Work, served: ServedHead, compared: PairedDraft | 
     """Return why loads of the target go on with another draft, "" if they are to use this one."""
     if compared and compared.speed <= 1:
         return "the draft model that it was made from is as fast"
-    return faster(served.gain, work.path, private=work.is_private)
+    return faster(served.gain_high, work.path, private=work.is_private)
 
 
 def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:

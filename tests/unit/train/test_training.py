@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import stat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,6 +93,16 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
         made.n_answers
     )
     assert said.count("training") == 2
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(1.05, False), (1.15, True)])
+def test_an_earlier_draft_stays_if_it_was_clearly_faster(target, tmp_path, gain, stays):
+    from tests.helpers import tiny_heads
+
+    trained.register(tiny_heads.write(tmp_path / "eagle3-tiny.gguf"), target, gain)
+    made = SimpleNamespace(path=target, is_private=False)
+    served = SimpleNamespace(gain=1.0, gain_high=1.1)
+    assert bool(training._why_not_registered(made, served, None)) is stays
 
 
 def test_as_much_is_accepted_as_was_simulated(python, target, tmp_path, monkeypatch):
