@@ -1,6 +1,6 @@
 """Simulated trained heads for recorded answers, in virtual time.
 
-Their acceptance rates and costs are those that were published for real heads.
+Their acceptance rates and costs are those that were published for real heads, or measured here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READING = 0.02
 
 @dataclass(frozen=True, slots=True)
 class HeadQuality:
-    """The published properties of a kind of head.
+    """The properties of a kind of head.
 
     accepted: the probabilities that a token of depth 1, 2, … is accepted if all before it were;
     the last one also holds for deeper tokens. step: the time of an evaluation, as a share of the
@@ -62,10 +62,12 @@ class HeadQuality:
 HEADS = {
     "head": HeadQuality((0.75, 0.70, 0.68)),
     "weak-head": HeadQuality((0.65, 0.55, 0.50)),
+    "own-head": HeadQuality((0.35, 0.37, 0.42), step=0.13),
     "dflash": HeadQuality((0.84,), step=0.15, block=15),  # 4.9 times faster where t(16) is flat
 }
-"""Heads to replay: EAGLE-3 (arXiv 2503.01840), trained on much and on little data, and DFlash
-(arXiv 2602.06036), with the acceptance rate that gives the speedup its authors report.
+"""Heads to replay: EAGLE-3 (arXiv 2503.01840), trained on much and on little data, and by
+`edgespec train` on 300,000 tokens (docs/results/train_smollm2.json, questions of Spec-Bench); and
+DFlash (arXiv 2602.06036), with the acceptance rate that gives the speedup its authors report.
 """
 
 

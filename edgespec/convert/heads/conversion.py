@@ -76,7 +76,7 @@ def convert_head(
     that the head drafts for; a head without its own embedding or output matrix takes the target's.
     out: a folder that does not exist yet; by default it is next to pulled models. precision: the
     precision of the matrices; int8 guesses as well as fp32 and takes a third of its time
-    (`benchmarks/head_precision.py`, `head_costs.py`). layers: the layers whose inputs the head
+    (docs/benchmarks, `benchmarks/head_costs.py`). layers: the layers whose inputs the head
     reads (`Model.tap`); by default those that the checkpoint names. If the checkpoint can be read
     in two ways, the layers are taken with which the head guesses more of the target's tokens.
     python: an interpreter that has onnx, and gguf for a GGUF; by default this one if it has them,
