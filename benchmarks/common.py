@@ -137,7 +137,7 @@ def versions() -> dict[str, str]:
 
 def save(name: str | None, result: dict) -> None:
     """Print a result; with a name, also write it as docs/results/NAME.json."""
-    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    words = map(_without_folder, sys.argv[1:])
     result = {
         "command": " ".join(["python -m", f"benchmarks.{Path(sys.argv[0]).stem}", *words]),
         "versions": versions(),
@@ -148,6 +148,12 @@ def save(name: str | None, result: dict) -> None:
     if name:
         (RESULTS / f"{name}.json").write_text(text + "\n")
     print(text)
+
+
+def _without_folder(word: str) -> str:
+    """Return a word of a command line with the last name of its path: "x=/a/b" -> "x=b"."""
+    name, equals, value = word.rpartition("=")
+    return f"{name}{equals}{Path(value).name}" if "/" in value else word
 
 
 def median(values: list[float]) -> float:
