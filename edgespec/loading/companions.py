@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -42,12 +42,13 @@ _SIDECAR = re.compile(r"(mtp|eagle\d?|dflash)-(.+)\.gguf", re.I)
 @dataclass(frozen=True, slots=True)
 class Companion:
     """A head or draft model on this disk that can draft for a target. read_size: the bytes that it
-    reads for each guess.
+    reads for each guess. was_trained: True if it was trained here, and its gain was measured then.
     """
 
     path: Path
     role: Role
     read_size: int
+    was_trained: bool = False
 
 
 def found(reference: Reference, path: Path) -> list[Companion]:
@@ -57,10 +58,14 @@ def found(reference: Reference, path: Path) -> list[Companion]:
     """
     own, trained = [path] if has_own_head(path) else [], list(trained_for(path))
     each_head = itertools.chain(own, trained, _heads(reference, path))
-    heads = [companion for each in each_head if (companion := _fitting(each, path))]
+    heads = [
+        replace(companion, was_trained=each in trained)
+        for each in each_head
+        if (companion := _fitting(each, path))
+    ]
     heads.sort(key=lambda companion: companion.role == "mtp")
     models = itertools.chain(filter(_is_model, trained), _siblings(reference, path))
-    siblings = [Companion(each, "sibling", files.size_of(each)) for each in models]
+    siblings = [Companion(each, "sibling", files.size_of(each), each in trained) for each in models]
     return [*dict.fromkeys(heads), *siblings]
 
 
@@ -74,7 +79,8 @@ def ranked(
     """Return the companions that are worth loading, best first.
 
     gains: the measured gains by path; all others get the prior of their role. most_bytes: most
-    bytes that a guess may read. needed: True if the user asked for one, so none is left out.
+    bytes that a guess may read, except for companions that were trained here. needed: True if the
+    user asked for one, so none is left out.
     """
 
     def worth(companion: Companion) -> float:
@@ -83,7 +89,8 @@ def ranked(
     worthy = [
         each
         for each in candidates
-        if needed or (each.read_size <= most_bytes and worth(each) >= LEAST_GAIN)
+        if needed
+        or ((each.was_trained or each.read_size <= most_bytes) and worth(each) >= LEAST_GAIN)
     ]
     return sorted(worthy, key=worth, reverse=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from edgespec.decoding.kept import Kept
 from edgespec.decoding.owners import OwnRates
 from edgespec.errors import ConfigError, ModelError
 from edgespec.hub import catalogue
-from edgespec.loading import companions
+from edgespec.loading import companions, trained
 from edgespec.loading.companions import ENOUGH, FORGOTTEN_S, Companion, ranked
 from tests.helpers import gguf_files, libllama, tiny_gemma4, tiny_heads, tiny_models
 from tests.helpers.catalogue import HEADS, TOML
@@ -47,6 +48,12 @@ def test_what_gained_most_comes_first(gains, expected):
 def test_on_cpus_what_reads_too_much_is_left_out():
     assert names(ranked(ALL, {C: 9.0}, 9)) == ["head", "mtp"]
     assert names(ranked(ALL, {A: 1.0, C: 1.2}, 9, needed=True)) == ["mtp", "sibling", "head"]
+
+
+def test_what_was_trained_here_may_read_more():
+    large = replace(SIBLING, was_trained=True)
+    assert names(ranked([MTP, large], {}, 9)) == ["mtp", "sibling"]
+    assert names(ranked([MTP, large], {C: 1.0}, 9)) == ["mtp"]
 
 
 @pytest.fixture(autouse=True)
@@ -298,3 +305,11 @@ def test_a_large_draft_is_not_suggested_on_a_cpu(monkeypatch, folders):
     assert companions.suggestion(name, path, EngineConfig()) == ""
     monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: ["a GPU"])
     assert companions.suggestion(name, path, EngineConfig()) == hub.entry(name).drafts[0]
+
+
+def test_a_head_that_was_trained_here_is_taken_whatever_its_size(tmp_path, monkeypatch):
+    target = tiny_models.write(tmp_path, "llama")
+    head = trained.register(tiny_heads.write(tmp_path / "made.gguf"), target, 1.05)
+    assert [each.was_trained for each in companions.found(target, target)] == [True]
+    monkeypatch.setattr(companions, "_most_bytes", lambda *_: 1)
+    assert companions.best(target, target, EngineConfig()) == [head]
