@@ -138,7 +138,9 @@ def train(
 
     if forget:
         n_bytes = edgespec.forget_training(forget)
-        say_json({"deleted": n_bytes}) if as_json else say(f"deleted {size(n_bytes)}")
+        say_json({"deleted": n_bytes}) if as_json else say(
+            f"deleted {size(n_bytes)}; finished drafts stay"
+        )
         return
     if not target or not (prompts or options["from_corpus"]):
         lacking = "prompts (--prompts PATH, --from-corpus)" if target else "the model to draft for"

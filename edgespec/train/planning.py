@@ -120,9 +120,10 @@ class TrainingPlan:
                 "It does not pay here: even with a good draft, drafting would be "
                 f"{self.good_gain:.2f} times as fast as plain decoding on this device."
             )
-        hours, needed = sum(self.seconds.values()) / 3600, f"{self.break_even:.2f}"
+        minutes, needed = sum(self.seconds.values()) / 60, f"{self.break_even:.2f}"
+        time = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{max(1.0, minutes):.0f} minutes"
         return (
-            f"In about {hours:.1f} hours it makes a draft with an expected acceptance length of "
+            f"In about {time} it makes a draft with an expected acceptance length of "
             f"{self.expected:.2f}; this device needs {needed} to be as fast as plain decoding."
         )
 

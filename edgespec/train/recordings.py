@@ -23,6 +23,11 @@ _OWN = (  # all files that a training makes in its folder and in that of a kind,
 )  # fmt: skip
 
 
+_OTHER = {
+    "target": "another model", "prompts": "other prompts", "start": "another draft (--from)",
+}  # fmt: skip
+
+
 class Recording(msgspec.Struct, frozen=True):
     """A prompt that the target was asked, and its answer.
 
@@ -131,27 +136,25 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
         raise ConfigError(
             f"{folder} is not empty, and no training was begun in it; give a new folder"
         )
-    if not made:
+    try:
+        begun = kept_files.read_json(path, dict[str, Any]) if made else {}
+    except ValueError as error:
+        raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
+    if not begun:  # new, or forgotten
         kept_files.replace(path, [msgspec.json.format(msgspec.json.encode(wanted))])
         folder.chmod(0o700)
         return
-    try:
-        begun = kept_files.read_json(path, dict[str, Any])
-    except ValueError as error:
-        raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
     changed = [name for name in wanted if begun.get(name) != wanted[name]]
     if changed:
-        name = changed[0]
         raise ConfigError(
-            f"the training in {folder} was begun with another {name}: {begun.get(name)!s:.100}, "
-            f"and now it is {wanted[name]!s:.100}; give a new folder, or go on with what was given "
-            "before"
+            f"the training in {folder} was begun with {_OTHER.get(changed[0], changed[0])}; give a "
+            "new folder, or what was given before"
         )
 
 
 def forget_training(folder: Path) -> int:
     """Delete the recordings of a training and all that was made of them, except for the exported
-    drafts; return the number of deleted bytes.
+    drafts; return the number of deleted bytes. A new training may begin in the folder.
 
     Raises ConfigError for a folder in which no training was begun.
     """
@@ -162,4 +165,6 @@ def forget_training(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             n_bytes += path.stat().st_size
             path.unlink()
+    for each in (*of_kinds, folder):
+        kept_files.replace(each / MANIFEST, [b"{}"])
     return n_bytes

@@ -125,9 +125,13 @@ def train_head(
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Say what to do if a stage cannot write, for example because the disk is full."""
+    """Say what to do if a stage cannot write, for example because the disk is full, and after
+    Ctrl-C.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(ADVICE) from None
     except OSError as error:
         raise EdgeSpecError(f"{kept_files.unwritten(error, folder)}; then {ADVICE}") from error
     except ConversionError as error:
@@ -188,9 +192,11 @@ def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
                 if not plan.warning:
                     kept_files.replace(path, [json.dumps(asdict(plan)).encode()])
             said = f"{plan.sentence} {plan.warning}".rstrip()
-            work.progress(said)
-            if not plan.fits or not (plan.pays or force):
+            if not plan.fits:
                 raise EdgeSpecError(said)
+            if not (plan.pays or force):
+                raise EdgeSpecError(f"{said} To train all the same: --force (force=True)")
+            work.progress(said)
             work.answer(engine)
     work.check_answers()
     work.answer_alone()

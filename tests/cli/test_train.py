@@ -89,7 +89,7 @@ def test_a_plan_is_a_sentence_and_a_table(edgespec_cli, given, prompts):
         "train", str(edgespec_cli.model), "--prompts", prompts, "--plan", "-o", "DIR"
     )
     assert given["name"] == "plan_training"
-    assert "plan          In about 0.3 hours" in done.stdout
+    assert "plan          In about 16 minutes" in done.stdout
     assert "answers       11 min, 45 tokens/s" in done.stdout
     assert "disk          200.0 MB of 5.0 GB that are free" in done.stdout
     assert "break even    acceptance length 1.53, as fast as plain decoding\n" in done.stdout
@@ -140,7 +140,7 @@ def test_checking_a_head_as_json(edgespec_cli, given, prompts):
 def test_forgetting_needs_no_target(edgespec_cli, given):
     (edgespec_cli.folder / "DIR").mkdir()
     done = edgespec_cli("train", "--forget", str(edgespec_cli.folder / "DIR"))
-    assert done.stdout == "deleted 2.0 MB\n"
+    assert done.stdout == "deleted 2.0 MB; finished drafts stay\n"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

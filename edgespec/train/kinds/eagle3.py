@@ -22,10 +22,15 @@ class Eagle3(HeadKind):
         """The states of the target that the head reads, in words."""
         return f"the inputs of the layers {', '.join(map(str, self.shape.layers))}"
 
+    @property
+    def is_graph(self) -> bool:
+        """True if the head is written as ONNX graphs, as for a target that is one."""
+        return files.has_folder(self.work.path)
+
     def export(self, python: Path, precision: str) -> Path:
         """Write the head as a GGUF for a GGUF target, else as ONNX graphs; return its path."""
         work, shape = self.work, self.shape
-        if files.has_folder(work.path):
+        if self.is_graph:
             return super().export(python, precision)
         path = self.folder / f"eagle3-{work.path.stem}.gguf"
         job = {

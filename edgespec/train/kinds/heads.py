@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ... import backends
 from ...backends import files
 from ...backends.heads import KINDS
 from ...convert.heads.checkpoint import HeadCheckpoint
@@ -51,10 +52,17 @@ class HeadKind(Kind):
         super().__init__(work)
         start = work.options.start
         self.start = _earlier_head(Path(start)) if start else None
+        if self.is_graph:
+            backends.get("onnx")  # raises now what the export would raise after the training
         n_drafted = self.start.head_vocab_size if self.start else work.options.vocabulary
         self.shape = shape_for(work.path, n_drafted, work.options.depth)
         if self.start:
             _check_same(self.start, self.config())
+
+    @property
+    def is_graph(self) -> bool:
+        """True if the head is written as ONNX graphs."""
+        return True
 
     def begun_with(self) -> dict[str, Any]:
         """Return the identity of the earlier head, None if there is none."""

@@ -58,7 +58,7 @@ def test_a_folder_goes_on_only_with_what_it_was_begun_with(tmp_path):
     begin(folder, {"target": "a", "prompts": "p"})  # nothing was recorded
     Recordings(folder).add(DONE)
     begin(folder, {"target": "a", "prompts": "p"})
-    with pytest.raises(ConfigError, match="begun with another prompts: p, and now it is q"):
+    with pytest.raises(ConfigError, match="begun with other prompts; give a new folder"):
         begin(folder, {"target": "a", "prompts": "q"})
     (tmp_path / "other.txt").touch()
     with pytest.raises(ConfigError, match="not empty"):
@@ -93,6 +93,12 @@ def test_forgetting_leaves_the_head_and_what_is_not_its_own(tmp_path):
     for path in (*kept, of_kind / "state.pt"):
         path.write_bytes(b"x")
     assert edgespec.forget_training(folder) > 0
-    assert {path for path in folder.rglob("*") if path.is_file()} == set(kept)
-    with pytest.raises(ConfigError, match=MANIFEST):
-        edgespec.forget_training(folder)
+    manifests = {folder / MANIFEST, of_kind / MANIFEST}
+    assert {path for path in folder.rglob("*") if path.is_file()} == {*kept, *manifests}
+    begin(folder, {"prompts": "others"})  # a new training
+    begin(of_kind, {"start": None})
+    Recordings(folder).add(DONE)
+    with pytest.raises(ConfigError, match="begun with other prompts"):
+        begin(folder, {"prompts": "yet others"})
+    with pytest.raises(ConfigError, match=f"has no {MANIFEST}"):
+        edgespec.forget_training(of_kind / "head")
