@@ -173,7 +173,8 @@ class HeadKind(Kind):
         shape, precisions = self.shape, result["precisions"]
         lengths = ", ".join(f"{length:.3f} in {name}" for name, length in precisions.items())
         return {
-            "precision": f"{precision_of(precisions)}; acceptance length simulated {lengths}",
+            "precision": f"{precision_of(precisions)}; acceptance length {lengths}, simulated over "
+            "all that was held out",
             "reads": self.reads,
             "drafts": f"{shape.sizes.n_drafted} of {shape.target.vocab_size} tokens",
             "weights": f"{self.n_weights / 1e6:.1f} million",
