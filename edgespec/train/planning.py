@@ -121,9 +121,10 @@ class TrainingPlan:
                 f"{self.good_gain:.2f} times as fast as plain decoding on this device."
             )
         minutes, needed = sum(self.seconds.values()) / 60, f"{self.break_even:.2f}"
-        time = f"{minutes / 60:.1f} hours" if minutes > 90 else f"{max(1.0, minutes):.0f} minutes"
+        hours = f"{minutes / 60:.1f} hours"
+        how_long = hours if minutes > 90 else f"{max(1.0, minutes):.0f} minutes"
         return (
-            f"In about {time} it makes a draft with an expected acceptance length of "
+            f"In about {how_long} it makes a draft with an expected acceptance length of "
             f"{self.expected:.2f}; this device needs {needed} to be as fast as plain decoding."
         )
 

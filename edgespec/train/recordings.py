@@ -146,9 +146,10 @@ def begin(folder: Path, wanted: dict[str, Any]) -> None:
         return
     changed = [name for name in wanted if begun.get(name) != wanted[name]]
     if changed:
+        other = _OTHER.get(changed[0], f"another {changed[0]}")
         raise ConfigError(
-            f"the training in {folder} was begun with {_OTHER.get(changed[0], changed[0])}; give a "
-            "new folder, or what was given before"
+            f"the training in {folder} was begun with {other}; give a new folder, or what was "
+            "given before"
         )
 
 
