@@ -88,8 +88,8 @@ class TrainingPlan:
         if self.others <= BUSY:
             return ""
         return (
-            f"Other programs used {self.others:.1f} cores meanwhile, so the plan is not reliable "
-            "and not kept: plan again while nothing else runs."
+            f"Other programs used {self.others:.1f} cores meanwhile, so the plan is not reliable: "
+            "plan again while nothing else runs."
         )
 
     @property

@@ -180,17 +180,19 @@ def _why_not_registered(work: Work, served: ServedHead, compared: PairedDraft | 
 
 
 def _plan_and_answer(work: Work, kind: Kind, force: bool) -> TrainingPlan:
-    """Return the plan, which is made unless there is one for as many tokens, and record the
-    answers. Raises EdgeSpecError if no draft can pay or the disk is too small.
+    """Return the plan, and record the answers. The plan is made unless there is one for as many
+    tokens; one that is not reliable counts once all answers are there. Raises EdgeSpecError if no
+    draft can pay or the disk is too small.
     """
-    path = kind.folder / recordings.PLAN
-    plan = _kept_plan(path, work.options.n_tokens)
-    if plan is None or work.recordings.n_tokens < work.options.n_tokens:
+    path, n_tokens = kind.folder / recordings.PLAN, work.options.n_tokens
+    plan, missing = _kept_plan(path, n_tokens), work.recordings.n_tokens < n_tokens
+    if plan and plan.warning and missing:
+        plan = None
+    if plan is None or missing:
         with work.engine() as engine:
             if plan is None:
                 plan = kind.plan(engine)
-                if not plan.warning:
-                    kept_files.replace(path, [json.dumps(asdict(plan)).encode()])
+                kept_files.replace(path, [json.dumps(asdict(plan)).encode()])
             said = f"{plan.sentence} {plan.warning}".rstrip()
             if not plan.fits:
                 raise EdgeSpecError(said)

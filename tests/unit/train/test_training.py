@@ -196,6 +196,25 @@ def test_a_plan_that_is_not_reliable_is_made_again(target, prompts, tmp_path, mo
         edgespec.train_head(target, [prompts], tmp_path / "out", **given)
 
 
+def test_a_plan_that_is_not_reliable_counts_once_all_answers_are_there(
+    target, prompts, tmp_path, monkeypatch
+):
+    plans = [PLAN | {"others": 1.4, "n_tokens": 100}] * 2
+    monkeypatch.setattr(heads, "make_plan", lambda *_: TrainingPlan(**plans.pop()))
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for stage in ("answer", "answer_alone", "answer_alone"):
+        with monkeypatch.context() as patched:
+            patched.setattr(work.Work, stage, killed)
+            with pytest.raises(KeyboardInterrupt):
+                edgespec.train_head(
+                    target, [prompts], tmp_path / "out", python=tmp_path, n_tokens=100
+                )
+    assert not plans  # made before and after the first stop, and not after the others
+
+
 @pytest.mark.parametrize(
     ("module", "stage"), [(work, "record"), (heads, "extract"), (training, "register")]
 )
