@@ -107,10 +107,14 @@ def converted(repository: Repository) -> Path | None:
 
 
 def _own() -> Iterator[StoredModel]:
-    """Yield the models in our folder."""
+    """Yield the models in our folder and in the folders in it, such as heads that were trained."""
     folder, names = models_dir(), _names()
-    graphs = [graph for sub in kept_files.matching(folder, "[!.]*/") for graph in _graphs(sub)]
-    for path in (*single_files(folder), *graphs):
+    inside = [
+        path
+        for sub in kept_files.matching(folder, "[!.]*/")
+        for path in (*single_files(sub), *_graphs(sub))
+    ]
+    for path in (*single_files(folder), *inside):
         if _is_whole(path):
             name, quantisation = names.get(path.relative_to(folder).as_posix(), ("", ""))
             yield _model(name or str(path), path, quantisation)

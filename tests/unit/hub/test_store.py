@@ -18,7 +18,7 @@ FILES = {
     "half-00001-of-00002.gguf": 1,
     "toy-onnx-int4/model.onnx": 2, "toy-onnx-int4/model.onnx.data": 20,
     "toy-onnx-int4/tokenizer.json": 3,
-    "many/onnx/a.onnx": 1, "many/onnx/b.onnx": 1,
+    "many/onnx/a.onnx": 1, "many/onnx/b.onnx": 1, "toy-trained/eagle3-toy.gguf": 7,
     ".convert/model.onnx": 1,
 }  # fmt: skip
 
@@ -48,6 +48,7 @@ def test_models_in_our_folder_have_the_names_that_load_them(folder: Path) -> Non
         f"{folder}/x.gguf": ("GGUF", 1),
         f"{folder}/two-Q6_K-00001-of-00002.gguf": ("GGUF Q6_K", 12),
         f"{folder}/toy-onnx-int4/model.onnx": ("ONNX INT4", 22),
+        f"{folder}/toy-trained/eagle3-toy.gguf": ("GGUF", 7),
         f"{folder}/many/onnx/a.onnx": ("ONNX", 1),
         f"{folder}/many/onnx/b.onnx": ("ONNX", 1),
     }
@@ -64,6 +65,7 @@ def test_models_in_our_folder_have_the_names_that_load_them(folder: Path) -> Non
         ("models/two-Q6_K-00001-of-00002.gguf", 12, [n for n in FILES if n.startswith("two")]),
         ("models/toy-onnx-int4", 25, [n for n in FILES if n.startswith("toy-onnx")]),
         ("models/many/onnx/a.onnx", 1, ["many/onnx/a.onnx"]),
+        ("models/toy-trained/eagle3-toy.gguf", 7, ["toy-trained/eagle3-toy.gguf"]),
     ],
 )
 def test_removing_deletes_the_files_of_one_model(
