@@ -64,8 +64,9 @@ def build(ctx: click.Context) -> None:
 def _smallest() -> str:
     """Return the smallest GGUF on this disk."""
     from edgespec import hub
+    from edgespec.loading.models import is_head
 
-    models = [model for model in hub.stored() if model.path.suffix == ".gguf"]
+    models = [m for m in hub.stored() if m.path.suffix == ".gguf" and not is_head(m.path)]
     if not models:
         raise click.UsageError(
             "no GGUF is on this disk to compare the libraries with; fetch one with "

@@ -42,13 +42,13 @@ _SIDECAR = re.compile(r"(mtp|eagle\d?|dflash)-(.+)\.gguf", re.I)
 @dataclass(frozen=True, slots=True)
 class Companion:
     """A head or draft model on this disk that can draft for a target. read_size: the bytes that it
-    reads for each guess. was_trained: True if it was trained here, and its gain was measured then.
+    reads for each guess. trained_gain: its speedup as measured when it was trained here, else 0.
     """
 
     path: Path
     role: Role
     read_size: int
-    was_trained: bool = False
+    trained_gain: float = 0.0
 
 
 def found(reference: Reference, path: Path) -> list[Companion]:
@@ -56,16 +56,18 @@ def found(reference: Reference, path: Path) -> list[Companion]:
 
     reference: the target as the user named it. Files that cannot be read are left out.
     """
-    own, trained = [path] if has_own_head(path) else [], list(trained_for(path))
+    own, trained = [path] if has_own_head(path) else [], dict(trained_for(path))
     each_head = itertools.chain(own, trained, _heads(reference, path))
     heads = [
-        replace(companion, was_trained=each in trained)
+        replace(companion, trained_gain=trained.get(each, 0.0))
         for each in each_head
         if (companion := _fitting(each, path))
     ]
     heads.sort(key=lambda companion: companion.role == "mtp")
     models = itertools.chain(filter(_is_model, trained), _siblings(reference, path))
-    siblings = [Companion(each, "sibling", files.size_of(each), each in trained) for each in models]
+    siblings = [
+        Companion(each, "sibling", files.size_of(each), trained.get(each, 0.0)) for each in models
+    ]
     return [*dict.fromkeys(heads), *siblings]
 
 
@@ -79,8 +81,8 @@ def ranked(
     """Return the companions that are worth loading, best first.
 
     gains: the measured gains by path; all others get the prior of their role. most_bytes: most
-    bytes that a guess may read, except for companions that were trained here. needed: True if the
-    user asked for one, so none is left out.
+    bytes that a guess may read, unless training has shown that the companion gains time. needed:
+    True if the user asked for one, so none is left out.
     """
 
     def worth(companion: Companion) -> float:
@@ -90,7 +92,10 @@ def ranked(
         each
         for each in candidates
         if needed
-        or ((each.was_trained or each.read_size <= most_bytes) and worth(each) >= LEAST_GAIN)
+        or (
+            worth(each) >= LEAST_GAIN
+            and (each.read_size <= most_bytes or each.trained_gain >= LEAST_GAIN)
+        )
     ]
     return sorted(worthy, key=worth, reverse=True)
 

@@ -76,8 +76,9 @@ def register(head: Path, target: Path, gain: float, *, private: bool = False) ->
     return folder / name
 
 
-def trained_for(target: Path) -> Iterator[Path]:
-    """Yield the heads and draft models that were trained here for exactly this file.
+def trained_for(target: Path) -> Iterator[tuple[Path, float]]:
+    """Yield the heads and draft models that were trained here for exactly this file, each with its
+    gain as measured then.
 
     A head that was trained for another file of the same name is left out, with a warning.
     """
@@ -85,8 +86,10 @@ def trained_for(target: Path) -> Iterator[Path]:
         note = kept_files.load(path, _read, "its head is not used")
         if note is None or note.target[0] != files.label(target):
             continue
+        if not (path.parent / note.head).exists():
+            continue
         if list(note.target) == files.identity(target):
-            yield path.parent / note.head
+            yield path.parent / note.head, note.gain
         else:
             logger.warning(
                 "%s has changed since its head in %s was trained, so the head is not used; train "

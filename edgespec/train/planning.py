@@ -26,9 +26,9 @@ from .opening import opened
 from .serving import DEPTH
 from .work import Work
 
-LENGTHS = ((3e3, 1.1), (3e4, 1.46), (1e5, 1.77), (3e5, 1.95), (1.5e8, 2.5))
+LENGTHS = ((3e3, 1.1), (3e4, 1.46), (1e5, 1.77), (3e5, 1.94), (1.5e8, 2.5))
 """The mean acceptance length to expect after training on so many answer tokens, for prompts of the
-same kind and drafts of three tokens: 1.46, 1.77 and 1.95 were measured with SmolLM2-135M
+same kind and drafts of three tokens: 1.46, 1.77 and 1.94 were measured with SmolLM2-135M
 (docs/results/train_smollm2.json), the last one is what others report of 500,000 conversations."""
 
 GOOD = 0.75
@@ -157,8 +157,9 @@ def expected_length(n_tokens: float) -> float:
 
 
 def length_for(target: Curve, draft: Curve, gain: float) -> float | None:
-    """Return the least mean acceptance length with which drafting is `gain` times as fast as plain
-    decoding, at the best depth; None if it is slower even if every drafted token is accepted.
+    """Return the least mean acceptance length of drafts of DEPTH tokens with which drafting is
+    `gain` times as fast as plain decoding, at the depth that is best then; None if it is slower
+    even if every drafted token is accepted.
 
     draft: the seconds of the head's guesses.
     """
@@ -166,7 +167,7 @@ def length_for(target: Curve, draft: Curve, gain: float) -> float | None:
         rate = percent / 100
         best, depth = speedup(target, draft, rate)
         if depth and best >= gain:
-            return length_of(rate, depth)
+            return length_of(rate, DEPTH)
     return None
 
 

@@ -17,14 +17,14 @@ from . import formats
 MANIFEST, LOCK = "manifest.json", "train.lock"
 OWN_PROMPTS, PLAN = "own-prompts.json", "plan.json"
 ALONE = -1  # the round of answers that were made one after the other
-_OWN = (  # all files that a training makes in its folder and in that of a kind, besides the draft
+_OWN = (  # what a training makes in its folder and in that of a kind, besides manifest and draft
     *formats.NAMES, *(f"{name}.partial" for name in formats.NAMES), LOCK, OWN_PROMPTS, PLAN,
-    "convert.log", MANIFEST,  # last: by it, the folder of a kind is known
+    "convert.log",
 )  # fmt: skip
 
 
 _OTHER = {
-    "target": "another model", "prompts": "other prompts", "start": "another draft (--from)",
+    "target": "another model", "prompts": "other prompts", "start": "another --from, or none",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -259,4 +259,6 @@ def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:
         plan = TrainingPlan(**kept_files.read_json(path, dict))
     except (ValueError, TypeError):  # damaged, or of another version
         return None
-    return plan if plan.n_tokens == n_tokens else None
+    if plan.n_tokens != n_tokens:
+        return None
+    return replace(plan, free_disk=kept_files.free_disk(path.parent))

@@ -46,7 +46,8 @@ def test_without_a_model_the_smallest_is_compared(edgespec_cli, monkeypatch):
     result = edgespec_cli("build")
     assert result.exit_code == 2
     assert "edgespec pull" in result.stderr
-    of = [("b.gguf", 3), ("c.gguf", 2), ("d/model.onnx", 1)]
+    of = [("b.gguf", 3), ("c.gguf", 2), ("d/model.onnx", 1), ("e-trained/head.gguf", 1)]
+    monkeypatch.setattr("edgespec.loading.models.is_head", lambda path: path.name == "head.gguf")
     stored = [hub.StoredModel(name, Path(name), "", size) for name, size in of]
     monkeypatch.setattr(hub, "stored", lambda: stored)
     assert edgespec_cli("build").exit_code == 0

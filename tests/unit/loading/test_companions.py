@@ -51,9 +51,10 @@ def test_on_cpus_what_reads_too_much_is_left_out():
 
 
 def test_what_was_trained_here_may_read_more():
-    large = replace(SIBLING, was_trained=True)
+    large = replace(SIBLING, trained_gain=1.05)
     assert names(ranked([MTP, large], {}, 9)) == ["mtp", "sibling"]
     assert names(ranked([MTP, large], {C: 1.0}, 9)) == ["mtp"]
+    assert names(ranked([MTP, replace(SIBLING, trained_gain=0.98)], {}, 9)) == ["mtp"]
 
 
 @pytest.fixture(autouse=True)
@@ -310,6 +311,8 @@ def test_a_large_draft_is_not_suggested_on_a_cpu(monkeypatch, folders):
 def test_a_head_that_was_trained_here_is_taken_whatever_its_size(tmp_path, monkeypatch):
     target = tiny_models.write(tmp_path, "llama")
     head = trained.register(tiny_heads.write(tmp_path / "made.gguf"), target, 1.05)
-    assert [each.was_trained for each in companions.found(target, target)] == [True]
+    assert [each.trained_gain for each in companions.found(target, target)] == [1.05]
     monkeypatch.setattr(companions, "_most_bytes", lambda *_: 1)
     assert companions.best(target, target, EngineConfig()) == [head]
+    trained.register(head, target, 0.98)
+    assert companions.best(target, target, EngineConfig()) == []

@@ -135,7 +135,7 @@ def test_from_prompts_to_a_draft_model_that_loads_find(pair):
     assert (made.registered is not None) == better
     assert edgespec.forget_training(made.path.parents[1]) > 0
     left = sorted(path.name for path in made.path.parent.iterdir())
-    assert left == ["distilled-llama-2-False.gguf", "draft"]
+    assert left == ["distilled-llama-2-False.gguf", "draft", "manifest.json"]
 
 
 def test_only_a_model_can_be_distilled(pair, tmp_path):

@@ -159,7 +159,7 @@ def test_an_earlier_head_is_trained_further(python, target, prompts, tmp_path):
     assert a.keys() == b.keys()
     assert all(np.allclose(a[name], b[name], rtol=1e-5) for name in a)
     assert further.simulated == pytest.approx(made.simulated, abs=0.02)
-    with pytest.raises(ConfigError, match="begun with another draft"):
+    with pytest.raises(ConfigError, match="begun with another --from, or none"):
         edgespec.train_head(target, [prompts], tmp_path / "further", n_steps=1, **given)
 
 

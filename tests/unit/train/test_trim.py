@@ -238,5 +238,5 @@ def test_a_gguf_and_a_trimmed_model_are_refused(training, tmp_path):
     with pytest.raises(ConfigError, match=r"llama.cpp refuses models .* edgespec convert"):
         training(start=gguf_files.write(tmp_path / "tiny.gguf"))
     _, made = training(vocabulary=40)
-    with pytest.raises(ConfigError, match="begun with another draft"):
+    with pytest.raises(ConfigError, match="begun with another --from, or none"):
         training(start=made.path, vocabulary=20)
