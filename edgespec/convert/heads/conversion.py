@@ -75,12 +75,12 @@ def convert_head(
     run. For MTP it is the checkpoint of a target, which contains the MTP layer. target: the model
     that the head drafts for; a head without its own embedding or output matrix takes the target's.
     out: a folder that does not exist yet; by default it is next to pulled models. precision: the
-    precision of the matrices; int8 guesses as well as fp32 and takes a third of its time
-    (docs/benchmarks, `benchmarks/head_costs.py`). layers: the layers whose inputs the head
-    reads (`Model.tap`); by default those that the checkpoint names. If the checkpoint can be read
-    in two ways, the layers are taken with which the head guesses more of the target's tokens.
-    python: an interpreter that has onnx, and gguf for a GGUF; by default this one if it has them,
-    else one in an environment that is made for them, unless `offline`.
+    precision of the matrices; int8 takes a third of the time of fp32 (`benchmarks/head_costs.py`),
+    and 8 bits guess as well (docs/benchmarks). layers: the layers whose inputs the head reads
+    (`Model.tap`); by default those that the checkpoint names. If the checkpoint can be read in two
+    ways, the layers are taken with which the head guesses more of the target's tokens. python: an
+    interpreter that has onnx, and gguf for a GGUF; by default this one if it has them, else one in
+    an environment that is made for them, unless `offline`.
 
     Raises ModelError and its subclasses, ConfigError if the head was made for a different target,
     and ConversionError if a tool fails or is missing. In these cases nothing is left at `out`.

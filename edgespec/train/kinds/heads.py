@@ -174,7 +174,7 @@ class HeadKind(Kind):
         lengths = ", ".join(f"{length:.3f} in {name}" for name, length in precisions.items())
         return {
             "precision": f"{precision_of(precisions)}; acceptance length {lengths}, simulated over "
-            "all that was held out",
+            "at most 100 conversations that were held out",
             "reads": self.reads,
             "drafts": f"{shape.sizes.n_drafted} of {shape.target.vocab_size} tokens",
             "weights": f"{self.n_weights / 1e6:.1f} million",
