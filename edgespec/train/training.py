@@ -25,7 +25,7 @@ from . import kinds, recordings
 from .answers import prompt_ids
 from .card import PICTURE, card, draw
 from .comparisons import Agreement, PairedDraft, agreement, paired
-from .formats import RESULT, acceptance
+from .formats import RESULT, WEIGHTS, acceptance
 from .gently import Pauses
 from .kinds.base import Kind
 from .opening import N_CTX, opened
@@ -240,6 +240,7 @@ def check_head(
     prompts that are asked; they are spread over all that fit a context of N_CTX tokens. max_tokens:
     the most tokens of an answer. Errors are those of `train_head`.
     """
+    _refuse_checkpoint(Path(head))
     path, known = target_path(target), read_prompts(prompts)
     with opened(path, N_CTX) as model:
         encoded = [prompt_ids(model.tokenizer, messages) for messages in known]
@@ -249,6 +250,15 @@ def check_head(
     n = min(n_prompts, len(fitting))
     asked = [(fitting[i * len(fitting) // n], max_tokens) for i in range(n)]
     return serve(path, model_path(head), asked, Pauses(progress, gently=False))
+
+
+def _refuse_checkpoint(folder: Path) -> None:
+    """Raise ConfigError for the checkpoint of a training, with the draft made of it next to it."""
+    made = [*folder.parent.glob("*.gguf"), *folder.parent.glob("onnx")]
+    if made and (folder / WEIGHTS).is_file():
+        raise ConfigError(
+            f"{folder} is a checkpoint: name the draft that was made of it, {made[0]}"
+        )
 
 
 def _kept_plan(path: Path, n_tokens: int) -> TrainingPlan | None:

@@ -262,6 +262,15 @@ def test_a_head_that_exists_is_checked(target, prompts, tmp_path):
     assert 1 <= served.acceptance_length <= 4
 
 
+def test_a_check_names_the_draft_next_to_a_checkpoint(target, prompts, tmp_path):
+    checkpoint, draft = tmp_path / "eagle3" / "head", tmp_path / "eagle3" / "eagle3-a.gguf"
+    checkpoint.mkdir(parents=True)
+    for path in (checkpoint / WEIGHTS, draft):
+        path.touch()
+    with pytest.raises(ConfigError, match=f"is a checkpoint: name the draft .*{draft.name}"):
+        edgespec.check_head(target, [prompts], checkpoint)
+
+
 @pytest.mark.parametrize(("n", "chosen"), [
     (3, [0, 3, 6]),
     (9, range(9)),
