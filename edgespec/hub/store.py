@@ -112,6 +112,7 @@ def _own() -> Iterator[StoredModel]:
     inside = [
         path
         for sub in kept_files.matching(folder, "[!.]*/")
+        if not sub.name.endswith(".partial")
         for path in (*single_files(sub), *_graphs(sub))
     ]
     for path in (*single_files(folder), *inside):

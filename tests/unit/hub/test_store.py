@@ -19,7 +19,7 @@ FILES = {
     "toy-onnx-int4/model.onnx": 2, "toy-onnx-int4/model.onnx.data": 20,
     "toy-onnx-int4/tokenizer.json": 3,
     "many/onnx/a.onnx": 1, "many/onnx/b.onnx": 1, "toy-trained/eagle3-toy.gguf": 7,
-    ".convert/model.onnx": 1,
+    ".convert/model.onnx": 1, "toy-trained.partial/half.gguf": 1,
 }  # fmt: skip
 
 
