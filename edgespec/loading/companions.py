@@ -56,7 +56,7 @@ def found(reference: Reference, path: Path) -> list[Companion]:
 
     reference: the target as the user named it. Files that cannot be read are left out.
     """
-    own, trained = [path] if has_own_head(path) else [], dict(trained_for(path))
+    own, trained = [path] if has_own_head(path) else [], trained_for(path)
     each_head = itertools.chain(own, trained, _heads(reference, path))
     heads = [
         replace(companion, trained_gain=trained.get(each, 0.0))

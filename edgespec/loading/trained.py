@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -76,12 +75,13 @@ def register(head: Path, target: Path, gain: float, *, private: bool = False) ->
     return folder / name
 
 
-def trained_for(target: Path) -> Iterator[tuple[Path, float]]:
-    """Yield the heads and draft models that were trained here for exactly this file, each with its
-    gain as measured then.
+def trained_for(target: Path) -> dict[Path, float]:
+    """Return the heads and draft models that were trained here for exactly this file, each with its
+    speedup as measured then.
 
     A head that was trained for another file of the same name is left out, with a warning.
     """
+    trained = {}
     for path in kept_files.matching(hub.models_dir(), f"*/{NOTE}"):
         note = kept_files.load(path, _read, "its head is not used")
         if note is None or note.target[0] != files.label(target):
@@ -89,13 +89,14 @@ def trained_for(target: Path) -> Iterator[tuple[Path, float]]:
         if not (path.parent / note.head).exists():
             continue
         if list(note.target) == files.identity(target):
-            yield path.parent / note.head, note.gain
+            trained[path.parent / note.head] = note.gain
         else:
             logger.warning(
                 "%s has changed since its head in %s was trained, so the head is not used; train "
                 "it anew: edgespec train %s --prompts FILE -o DIR",
                 target, path.parent, target,
             )  # fmt: skip
+    return trained
 
 
 def is_private(head: Path) -> bool:

@@ -71,7 +71,7 @@ def siblings(work: Work, suffix: str = "") -> list[Path]:
     """Return the draft models on this disk that a load of the target would take, best first, but
     none that was trained here. suffix: of the file, "" for any.
     """
-    trained = dict(trained_for(work.path))
+    trained = trained_for(work.path)
     known = [each.path for each in found(work.target, work.path) if each.role == "sibling"]
     return [each for each in known if suffix in ("", each.suffix) and each not in trained]
 

@@ -25,22 +25,22 @@ def head(tmp_path):
 
 
 def test_a_registered_head_is_found_for_its_target_alone(target, head, tmp_path):
-    assert list(dict(trained_for(target))) == []
+    assert list(trained_for(target)) == []
     copy = register(head, target, 1.2)
     assert copy.read_bytes() == head.read_bytes()
-    assert list(dict(trained_for(target))) == [copy]
+    assert list(trained_for(target)) == [copy]
     found = companions.found(target, target)
     assert [(each.path, each.role) for each in found] == [(copy, "head")]
     assert companions.best(target, target, EngineConfig(), needed=True) == [copy]
     other = gguf_files.write(tmp_path / "other.gguf")
-    assert list(dict(trained_for(other))) == []
+    assert list(trained_for(other)) == []
 
 
 def test_a_target_that_has_changed_gets_a_warning_and_no_head(target, head, caplog):
     register(head, target, 1.2)
     target.write_bytes(target.read_bytes() + bytes(32))
     with caplog.at_level(logging.WARNING):
-        assert list(dict(trained_for(target))) == []
+        assert list(trained_for(target)) == []
     assert "has changed since its head" in caplog.text
     assert "train it anew: edgespec train" in caplog.text
 
@@ -49,23 +49,23 @@ def test_a_new_head_takes_the_place_of_the_old_one(target, head, tmp_path):
     register(head, target, 1.2)
     new = tiny_heads.write(tmp_path / "eagle3-new.gguf", tiny_heads.head_weights(seed=2))
     copy = register(new, target, 1.3)
-    assert list(dict(trained_for(target))) == [copy]
+    assert list(trained_for(target)) == [copy]
     assert sorted(path.name for path in copy.parent.iterdir()) == ["eagle3-new.gguf", NOTE]
 
 
 def test_a_damaged_note_is_left_out(target, head, caplog):
     copy = register(head, target, 1.2)
     (copy.parent / NOTE).write_text("{")
-    assert list(dict(trained_for(target))) == []
+    assert list(trained_for(target)) == []
     assert "is damaged" in caplog.text
 
 
 def test_a_private_head_leaves_the_public_one_and_stays_private(target, head):
     public, private = register(head, target, 1.2), register(head, target, 1.2, private=True)
-    assert sorted(dict(trained_for(target))) == sorted([public, private])
+    assert sorted(trained_for(target)) == sorted([public, private])
     assert (is_private(public), is_private(private)) == (False, True)
     (private.parent / NOTE).write_text("{")
-    assert list(dict(trained_for(target))) == [public]  # the damaged note is removed
+    assert list(trained_for(target)) == [public]  # the damaged note is removed
     assert is_private(private)
 
 
@@ -76,7 +76,7 @@ def test_the_fastest_draft_stays_whatever_its_kind(target, head, tmp_path):
     assert "llama-2-False.gguf stays: it was 1.20 times as fast" in faster(1.1, target)
     assert faster(1.2, target) == faster(1.1, target, private=True) == ""
     better = register(head, target, 1.3)
-    assert list(dict(trained_for(target))) == [better]
+    assert list(trained_for(target)) == [better]
     assert not copy.exists()
     better.unlink()
     assert faster(1.0, target) == ""
