@@ -18,6 +18,7 @@ _RECENT = 24  # drafts that count as recent
 _PRIOR_SHARE = 0.6  # weight of the prior when an answer begins; earlier answers have the rest
 _SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75)  # bounds: share of what likelier tokens leave
 _OTHERS = (0.12, 0.2, 0.34, 0.45, 0.56, 0.68, 0.75, 0.95)  # prior hit rate if likelier ones miss
+_DEEPEST = 5  # deeper tokens count as this deep
 _REMEMBERED = 40  # outcomes of a class: few, since they depend on what the text is about
 
 
@@ -45,7 +46,10 @@ NOTHING = Choices((), 0)
 class Confidence:
     """Acceptance probabilities by class of confidence, learned from the outcomes of drafts.
 
-    A class is a range of the largest probability in the draft model's row.
+    A class is a range of the largest probability in the draft model's row. Heads guess later tokens
+    from their own states instead of the target's, and are right less often the deeper a token is,
+    at the same confidence (EAGLE-3, arXiv 2503.01840). So outcomes are counted by depth as well; a
+    class that is new at some depth is taken to be as right as for first tokens.
     """
 
     def __init__(self) -> None:
@@ -93,28 +97,31 @@ class Confidence:
         """The acceptance rate of tokens after accepted ones."""
         return self._calibration.estimate(_AFTER_ACCEPTED, _CONDITIONAL)
 
-    def split(self, choices: Choices) -> list[float]:
-        """Return the acceptance probability of each of the choices."""
+    def split(self, choices: Choices, depth: int) -> list[float]:
+        """Return the acceptance probability of each of the choices. depth: 1 for first tokens."""
         estimate, confidence = self._calibration.estimate, choices.confidence
         shares = [estimate(confidence, _ACCEPTED[confidence])]
+        if depth > 1:
+            shares = [estimate(_deeper(confidence, depth), shares[0])]
         left = 1 - shares[0]
         for kind in choices.kinds:
             shares.append(left * estimate(kind, _OTHERS[kind[2]]))
             left -= shares[-1]
         return shares
 
-    def observe(self, choices: Choices, token: int, *, after_accepted: bool) -> None:
+    def observe(self, choices: Choices, token: int, depth: int) -> None:
         """Learn from the token that was emitted, whether or not it was drafted.
 
-        Any of the choices could have been accepted. after_accepted: the token follows accepted ones
-        of the same draft.
+        Any of the choices could have been accepted. depth: 1 for first tokens.
         """
         if not choices.tokens:
             return
         learn, hit = self._calibration.observe, choices.tokens[0] == token
-        learn(choices.confidence, hit)
-        if after_accepted:
+        if depth > 1:
+            learn(_deeper(choices.confidence, depth), hit)
             learn(_AFTER_ACCEPTED, token in choices.tokens)
+        else:
+            learn(choices.confidence, hit)
         for kind, choice in zip(choices.kinds, choices.tokens[1:], strict=True):
             if hit:
                 break
@@ -134,6 +141,11 @@ class Confidence:
 def confidence_class(prob: float) -> int:
     """Return the class of a row whose largest probability is `prob`."""
     return bisect.bisect_left(_CLASSES, prob)
+
+
+def _deeper(confidence: int, depth: int) -> tuple[int, int]:
+    """Return the kind of evidence for a token that is not the first one of its draft."""
+    return confidence, min(depth, _DEEPEST)
 
 
 def choices_of(kind: str, found: Sequence[tuple[int, float]], sure: float) -> Choices:

@@ -56,6 +56,12 @@ class Text:
         self.said: _Said | None = None
         self.place: int | None = None
 
+    @property
+    def n_before(self) -> int:
+        """The number of texts right before this one that the model has guessed after."""
+        before = self.before
+        return 1 + before.n_before if before and before.said else 0
+
     def along(self, tokens: Sequence[int]) -> Iterator[Text]:
         """Yield the text after each of these tokens, as far as such texts were made by `step`."""
         text = self
@@ -249,13 +255,13 @@ class ModelDrafter(Drafter):
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Learn from the emitted tokens that the model had guesses for, until its guesses end."""
-        asked, follows = (self._root, *self._root.along(tokens)), False
-        for text, token in zip(asked, tokens, strict=False):
+        depth = 0
+        for text, token in zip((self._root, *self._root.along(tokens)), tokens, strict=False):
             if text.said:
-                self._confidence.observe(text.said.choices, token, after_accepted=follows)
-            elif follows:
+                depth += 1
+                self._confidence.observe(text.said.choices, token, depth)
+            elif depth:
                 return
-            follows = text.said is not None
 
     def _still_true(self, tokens: Sequence[int]) -> Text:
         """Return the new text so far, with the model's guesses after it if there are any."""
@@ -309,7 +315,7 @@ class ModelDrafter(Drafter):
             self._counted = True
         if sure < self._p_min:
             return _Said(choices, ())
-        probs = self._confidence.split(choices)
+        probs = self._confidence.split(choices, 1 + text.n_before)
         if drawn_from:
             return _Said(choices, [(NOT_DRAWN, probs[0])], drawn_from)
         return _Said(choices, list(zip(choices.tokens, probs, strict=True)))

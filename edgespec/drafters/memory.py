@@ -192,11 +192,13 @@ class MemoryDrafter(MatchDrafter):
 
     def accept(self, verified: Verified) -> None:
         """Read the emitted tokens, and learn which guesses were right."""
+        state = self._state
         for token in verified.tokens:
-            self._learn(self._state, token)
-            self._state = self._stepped(self._state, token, MIN_MATCH)
+            self._learn(state, token)
+            state = self._stepped(state, token, MIN_MATCH)
             if self._conversation:
                 self._conversation.tokens.append(token)
+        self._state = state
 
     def end(self) -> None:
         """End the request: its answer is remembered as soon as another one begins."""
@@ -210,7 +212,11 @@ class MemoryDrafter(MatchDrafter):
             self._memories.close()
 
     def matches(self, state: State) -> Iterator[Match]:
-        """Yield the match in each index, the longest first."""
+        """Yield the match in each index, the longest first.
+
+        First tokens of drafts are a kind of their own: drafts end where texts part, so a long match
+        goes on less often there.
+        """
         n_remembered = len(self._arrays) - len(self._documents)
         by_length = sorted(enumerate(state.matches), key=lambda entry: -entry[1].length)
         for place, match in by_length:
@@ -218,7 +224,7 @@ class MemoryDrafter(MatchDrafter):
                 return
             followed = self._arrays[place].continuations(match, MOST)
             possible = [each for each in followed if 0 <= each[0] < self._vocab_size]
-            yield Match(match.length, possible, (place < n_remembered,))
+            yield Match(match.length, possible, (place < n_remembered, state is self._state))
 
 
 def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[SuffixArray]:

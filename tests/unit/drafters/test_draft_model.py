@@ -34,6 +34,12 @@ def counts_on(tokens):
     return row
 
 
+def always_sure(tokens):
+    row = [0.01 / 63] * 64
+    row[(tokens[-1] + 1) % 64] = 0.99
+    return row
+
+
 def made(prompt=PROMPT, probs=counts_on, params=None, **options):
     drafter = ModelDrafter(ToyModel(probs, vocab_size=64), 64, **options)
     begin(drafter, prompt, params)
@@ -120,13 +126,29 @@ def test_only_first_tokens_count_as_drafts():
 def test_learns_of_the_class_that_it_drafted_from():
     assumed = dict(enumerate(_ACCEPTED))
     for emitted, expected in (
-        ([3, 50], {SURE: (8 * _ACCEPTED[SURE] + 1) / 9, UNSURE: 8 * _ACCEPTED[UNSURE] / 9}),
+        ([3, 50], {SURE: (8 * _ACCEPTED[SURE] + 1) / 9}),  # UNSURE was the second token
         ([50], {SURE: 8 * _ACCEPTED[SURE] / 9}),  # what came after a miss teaches nothing
     ):
         drafter = made()
         assert line(drafter, 2) == [3, 4]
         drafter.accept(Verified(tuple(emitted)))
         assert probs(drafter) == pytest.approx(assumed | expected)
+
+
+def test_later_tokens_are_a_kind_of_their_own():
+    """A head that is always as sure, and always wrong in the third token."""
+    drafter, next_one = made(probs=always_sure), lambda token: (token + 1) % 64
+    for _ in range(40):
+        guessed = line(drafter, 4)
+        drafter.accept(Verified((*guessed[:2], next_one(next_one(guessed[2])))))
+    text, after = drafter.root(), []
+    for _ in range(4):
+        ((token, prob),) = drafter.expand([text])[0]
+        text = drafter.step(text, token)
+        after.append(prob)
+    first, second, third, fourth = after
+    assert min(first, second) > 0.95 > 0.3 > third
+    assert fourth == pytest.approx(first)  # nothing is known of it
 
 
 @pytest.mark.parametrize(("emitted", "rate"), [
@@ -151,18 +173,19 @@ def test_learns_nothing_from_what_others_drafted():
     assert list(probs(drafter).values()) == list(_ACCEPTED)
 
 
-@pytest.mark.parametrize(("emitted", "sure", "unsure"), [
+@pytest.mark.parametrize(("emitted", "second", "first"), [
     ([60], 0, 0), ([50, 60], 0, 0), ([50, 51, 60], 0, -1), ([50, 51, 52, 60], -1, 1),
     ([50, 51, 52, 53, 60], 1, 1), ([50, 7, 52, 53, 60], 0, 0),
 ])  # fmt: skip
-def test_learns_after_what_another_drafted(emitted, sure, unsure):
+def test_learns_after_what_another_drafted(emitted, second, first):
     """Its own two tokens come after 50 and 51, which lookup drafted."""
-    drafter, before = made(), dict(enumerate(_ACCEPTED))
+    drafter, before, rate = made(), dict(enumerate(_ACCEPTED)), made().forecast().rate
     assert line(drafter, 2, (50, 51)) == [52, 53]
     drafter.accept(Verified(tuple(emitted)))
-    after = probs(drafter)
+    after, new_rate = probs(drafter), drafter.forecast().rate
     signs = {kind: (after[kind] > before[kind]) - (after[kind] < before[kind]) for kind in after}
-    assert signs == dict.fromkeys(before, 0) | {SURE: sure, UNSURE: unsure}
+    assert signs == dict.fromkeys(before, 0) | {UNSURE: first}
+    assert (new_rate > rate) - (new_rate < rate) == second
 
 
 def test_acceptance_of_a_draft():
@@ -220,8 +243,8 @@ def test_what_ended_the_answer_was_right_nevertheless():
     assert line(drafter, 4) == [3, 4, 5, 6]
     drafter.accept(Verified((3, 4)))
     once = Confidence()
-    for kind in (SURE, UNSURE):
-        once.observe(Choices((1,), kind), 1, after_accepted=False)
+    for depth, kind in enumerate((SURE, UNSURE), start=1):
+        once.observe(Choices((1,), kind), 1, depth)
     assert list(probs(drafter).values()) == [prob for _, prob in once.histogram]
 
 
