@@ -18,7 +18,7 @@ UNASKED = 500_000_000  # bytes that are fetched without asking: a minute or two 
 
 _LEAST_SPEED = 6.0  # tokens a second: about as fast as people read
 _SHARE = 0.9  # share of the free memory that a model may use: other programs need some too
-_CPU_SHARE = 5  # on a processor a draft model may have at most a fifth of the target's bytes
+CPU_SHARE = 5  # on a processor a draft model may have at most a fifth of the target's bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _draft(entry: Entry, size: int, place: Place, room: float) -> tuple[str, int
 
     size: the bytes of the target, which limit the draft model's. room: the bytes of memory left.
     """
-    most = size if place.is_gpu else size / _CPU_SHARE
+    most = size if place.is_gpu else size / CPU_SHARE
     for name in entry.drafts:
         draft = catalogue.load()[name]
         file = _smallest(draft)

@@ -21,6 +21,7 @@ from ..config import EngineConfig
 from ..costs.profiles import Entry, keep, kept
 from ..decoding.kept import draft_gain
 from ..errors import EdgeSpecError
+from ..hub.ladder import CPU_SHARE
 from .models import Reference, has_own_head, is_head, is_installed
 from .trained import NOTE as TRAINED
 from .trained import trained_for
@@ -35,7 +36,6 @@ PRIORS: Mapping[Role, float] = {"head": 1.3, "mtp": 1.2, "sibling": 1.1}
 LEAST_GAIN = 1.02  # a smaller speedup does not count as a gain
 ENOUGH = 8  # answers after which a measured gain counts
 FORGOTTEN_S = 30 * 86400.0  # after this time, a companion without gain is tried again
-_CPU_SHARE = 5  # on CPUs, reading more than a fifth of the target's bytes is rarely worth its time
 _SIDECAR = re.compile(r"(mtp|eagle\d?|dflash)-(.+)\.gguf", re.I)
 
 
@@ -154,7 +154,7 @@ def _most_bytes(path: Path, config: EngineConfig) -> float:
     """
     if backends.of(path).gpus(config):
         return float("inf")
-    return files.size_of(path) / _CPU_SHARE
+    return files.size_of(path) / CPU_SHARE
 
 
 def _entry(reference: Reference) -> hub.Entry | None:

@@ -227,7 +227,7 @@ def test_damaged_gains_are_as_if_there_were_none(target, pair, best, folders, ca
 def test_on_a_cpu_a_head_has_to_be_small(target, pair, monkeypatch):
     monkeypatch.setattr("edgespec.backends.llama_cpp.gpus", lambda config: [])
     assert companions.best(target, target, EngineConfig()) == []
-    monkeypatch.setattr(companions, "_CPU_SHARE", 0.01)
+    monkeypatch.setattr(companions, "CPU_SHARE", 0.01)
     assert companions.best(target, target, EngineConfig()) == sorted(pair)
 
 
