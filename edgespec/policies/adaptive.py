@@ -64,6 +64,7 @@ class Adaptive(Policy):
         self.draft_gain = DraftGain()
         self._rest = Rest()
         self._n_emitted = 0
+        self._may_draft = True
         self._pause = 0  # steps until a model may be evaluated again
         self._forbidden: Forbidden | None = None
         self._right: list[int] = []  # indices of its tokens that were emitted
@@ -71,7 +72,9 @@ class Adaptive(Policy):
     def begin(self, request: Request, drafters: Sequence[Drafter]) -> None:
         """Begin an answer with what is left of the loss budget, within limits."""
         self._end()
-        self.accounts.begin(request.params.max_tokens)
+        self._may_draft = bool(drafters)
+        if drafters:
+            self.accounts.begin(request.params.max_tokens)
         self._pause, self._forbidden = 0, None
         known = self.costs.known
         wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
@@ -91,7 +94,10 @@ class Adaptive(Policy):
 
     def limits(self, budget: Budget) -> Limits:
         """Return the limits of the next draft: how many tokens, at which price of time."""
-        self._n_emitted, costs = budget.n_emitted, self.costs
+        costs = self.costs
+        if not self._may_draft:
+            return PLAIN
+        self._n_emitted = budget.n_emitted
         if not costs.known:
             self.reason = _NOT_MEASURED
             return PLAIN
@@ -131,6 +137,8 @@ class Adaptive(Policy):
             self.costs.observe(step, n_past)
             self._since_plain = 0 if step.n_evaluated == 1 else self._since_plain + 1
             self._forget_stale_costs()
+        if not self._may_draft:
+            return  # such an answer shows nothing about drafts
         if self.costs.regime != self._regime:
             self._regime, self._price = self.costs.regime, 0.0
         plain = step.plain_s or self.costs.plain_s(n_past)

@@ -72,13 +72,13 @@ def test_the_loss_budget_outlives_an_answer():
     assert depth(made, risky, n_emitted=8) == 2
     observe(made, a_step(8, slope=0.2))
     assert depth(made, risky, n_emitted=9) == 0
-    begin(made)
+    begin(made, lookup())
     assert depth(made, risky, n_emitted=0) == 8  # another answer
     observe(made, a_step(8, slope=0.2))
     assert depth(made, risky, n_emitted=1) == 0  # it began with less
     observe(made, a_step(31, 31, slope=0.2))  # gains 24.8
     assert depth(made, risky, n_emitted=33) == 8
-    begin(made)
+    begin(made, lookup())
     grow(made, n_emitted=0)
     for _ in range(2):
         observe(made, a_step(8, slope=0.2))
@@ -162,7 +162,7 @@ def test_a_refund_is_not_handed_on():
     observe(made, a_step(2, 2, slope=0.2))  # gains 1.6
     assert made.accounts.loss_budget > LEAST_LOSS_BUDGET
     grow(made, n_emitted=100)  # as long as answers are
-    begin(made)
+    begin(made, lookup())
     grow(made, n_emitted=0)
     assert made.accounts.loss_budget == pytest.approx(LEAST_LOSS_BUDGET)
 
@@ -170,7 +170,7 @@ def test_a_refund_is_not_handed_on():
 def test_a_forbidden_draft_is_forgotten_with_its_answer():
     made = used_up()
     go_on(made, *range(7))
-    begin(made)
+    begin(made, lookup())
     observe(made, a_step(), tokens=(7,))
     assert made.accounts.refunded == 0
 
@@ -186,7 +186,7 @@ def test_no_answer_is_refunded_more_than_its_share():
         observe(made, a_step())
     assert refunded == pytest.approx(MOST_REFUND)
     assert made.accounts.refunded == pytest.approx(MOST_REFUND)
-    begin(made)
+    begin(made, lookup())
     grow(made, n_emitted=0)
     assert made.accounts.refunded == 0
 
@@ -218,9 +218,9 @@ def test_trying_costs_no_more_than_was_saved_for_it():
     assert spent > 0.85 * EXPLORE * 3000
     for _ in range(300):
         observe(made, a_step())
-    begin(made)
+    begin(made, lookup())
     assert step(5) == 0  # not of a short answer
-    begin(made)
+    begin(made, lookup())
     assert (
         2 < sum(step(500) for _ in range(50)) < 4 + 50 * EXPLORE
     )  # what was saved long ago is gone
@@ -404,7 +404,7 @@ def test_another_policy_goes_on_where_one_ended():
     go_on(old, *range(10))
     new.relearn(msgspec.json.decode(msgspec.json.encode(old.learned())))
     for made in (old, new):
-        begin(made)
+        begin(made, lookup())
     assert new.accounts == old.accounts
     assert new.accounts.usual != Accounts().usual
     new.relearn({"accounts of another": 1})

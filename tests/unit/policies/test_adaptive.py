@@ -360,3 +360,20 @@ def test_only_drafts_lose_time(n_beside, loses):
     for _ in range(9):
         made.observe(slow, emitted(7), None)
     assert (made.accounts.loss_budget < before) == loses
+
+
+def test_an_answer_that_must_not_draft_shows_nothing_about_drafts():
+    made, guesses = policy(0.1), falling(0.8)
+    fast = PLAIN._replace(n_drafted=4, n_accepted=3, n_evaluated=5, n_emitted=4, total_s=1.4)
+    begin(made, guesses)
+    for n in range(60):
+        grow(made, guesses, n_emitted=4 * n)
+        made.observe(fast, emitted(7, 7, 7, 7), None)
+    before = made.learned()
+    assert made.accounts.speed > 2
+    begin(made)
+    for n in range(60):
+        grow(made, n_emitted=n)
+        made.observe(PLAIN, emitted(7), None)
+    assert made.learned() == before
+    assert made.costs.plain.n >= 60  # but how long a plain step takes
