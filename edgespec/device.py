@@ -19,6 +19,8 @@ _NICE = {"low": 10, "high": -10}
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI devices
 _WINDOWS_ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _FAST = 0.6  # a core with at least this share of the fastest core's capacity is fast
+HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"  # glibc then asks for huge pages
+_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BUSY = 0.25  # cores: if other programs use more, measured times are not reliable
 
 # platformdirs and psutil are imported where they are needed: `import edgespec` has to be quick.
@@ -283,6 +285,20 @@ def on_battery() -> bool:
 
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return battery is not None and battery.power_plugged is False
+
+
+def lacks_huge_pages() -> bool:
+    """Return True if this program's memory is in small pages, and `HUGE_PAGES` would change that:
+    if Linux gives huge pages to programs that ask for them, and glibc could ask but does not.
+    """
+    library, version = platform.libc_ver()
+    if library != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
+        return False
+    try:
+        asks = "[madvise]" in _PAGES.read_text()
+    except OSError:
+        return False
+    return asks and "glibc.malloc.hugetlb" not in os.environ.get("GLIBC_TUNABLES", "")
 
 
 def available_memory() -> int:

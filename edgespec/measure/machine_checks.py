@@ -15,8 +15,10 @@ from ..config import EngineConfig
 from ..costs.profiles import folder
 from ..device import (
     BUSY,
+    HUGE_PAGES,
     available_memory,
     fast_cores,
+    lacks_huge_pages,
     other_load,
     physical_cores,
     processor,
@@ -54,6 +56,7 @@ def check_machine(tune: str) -> Iterator[Finding]:
         yield from check_gpu(tune)
     if "onnx" in engines:
         yield _check_onnxruntime("NVIDIA" in seen_gpus())
+        yield from check_pages()
         yield from check_telemetry()
     yield _check_profiles(folder())
     yield _check_prompts(prefix_files.folder())
@@ -119,6 +122,13 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
         remedy = f"uninstall onnxruntime, then {install('onnx-cuda')}; see docs/how-to/onnx.md"
         return Finding("note", "onnxruntime", text, remedy)
     return Finding("ok", "onnxruntime", providers)
+
+
+def check_pages() -> Iterator[Finding]:
+    """Yield a note if ONNX models would be faster with huge pages."""
+    if lacks_huge_pages():
+        text = "this program's memory is in pages of 4 KB; with huge pages, ONNX models are faster"
+        yield Finding("note", "pages", text, f"start it with {HUGE_PAGES} in the environment")
 
 
 def check_telemetry() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 import edgespec
-from edgespec import ConfigError, EngineConfig
+from edgespec import ConfigError, EngineConfig, device
 from edgespec.backends.compiled import Chosen
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
@@ -19,7 +19,7 @@ from edgespec.measure import doctor, draft_checks, machine_checks, model_checks
 from edgespec.measure.draft_checks import check_cost
 from edgespec.measure.engine_checks import libllama_finding
 from edgespec.measure.findings import Finding
-from edgespec.measure.machine_checks import check_gpu, check_memory
+from edgespec.measure.machine_checks import check_gpu, check_memory, check_pages
 from edgespec.measure.model_checks import check_temperature
 from tests.helpers import libllama
 from tests.unit.cache import test_prefixes
@@ -38,7 +38,7 @@ def test_the_doctor_sees_other_programs(busy_machine):
 def test_the_doctor_looks_at_the_machine():
     libllama.require()
     findings = edgespec.diagnose()
-    subjects = [f.subject for f in findings if f.subject not in ("onnxruntime", "model")]
+    subjects = [f.subject for f in findings if f.subject not in ("onnxruntime", "pages", "model")]
     assert subjects == [
         "processor", "memory", "versions", "drafters", "libllama", "GPU", "profiles", "prompts",
     ]  # fmt: skip
@@ -112,6 +112,24 @@ def test_the_doctor_on_graphics_cards(monkeypatch):
         (finding,) = check_gpu("tune")
         assert (finding.level, finding.remedy) == (level, unused[1] if unused else "")
         assert words in finding.text
+
+
+@pytest.mark.parametrize(("libc", "pages", "tunables", "lacks"), [
+    (("glibc", "2.36"), "always [madvise] never", "", True),
+    (("glibc", "2.36"), "always [madvise] never", "glibc.malloc.hugetlb=1", False),
+    (("glibc", "2.36"), "[always] madvise never", "", False),
+    (("glibc", "2.31"), "always [madvise] never", "", False),
+    (("", ""), "always [madvise] never", "", False),
+    (("glibc", "2.36"), None, "", False),
+])  # fmt: skip
+def test_the_doctor_on_huge_pages(tmp_path, monkeypatch, libc, pages, tunables, lacks):
+    file = tmp_path / "enabled"
+    if pages:
+        file.write_text(pages)
+    monkeypatch.setattr(device, "_PAGES", file)
+    monkeypatch.setattr(device.platform, "libc_ver", lambda: libc)
+    monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+    assert [f.subject for f in check_pages()] == ["pages"] * lacks
 
 
 def test_the_doctor_on_memory_and_temperature(monkeypatch):
