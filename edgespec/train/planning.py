@@ -38,7 +38,6 @@ with drafts of five tokens, more than most published heads reach."""
 WANTED_GAIN = 1.15
 _GAINS = (1.0 + 1e-9, WANTED_GAIN)
 PASS_FLOPS = 6  # operations for each weight, token and step of the training-time test
-LONGER = 1.5  # tokens of a conversation for each token of its answer, prompts included
 TRAINED_BYTES = 16  # for each weight: itself, its gradient, and two moments
 _HEAD_BYTES = 1.07  # for each weight of a head of 8 bits
 _SPEED_PROMPT = "List some things that one can see in a harbour, and say what each is for."
@@ -209,15 +208,15 @@ def make_plan(
     Raises ConfigError for a target that does not give these states.
     """
     work.progress("measuring what this device needs and takes")
-    meter, o = LoadMeter(), work.options
+    meter, o, longer = LoadMeter(), work.options, work.longer(engine.tokenizer)
     target, reading = target_speed(work.path, layers)
-    answers = 1 / (1 / answers_per_s(engine) + (LONGER - 1) / reading)  # prompts are read as well
+    answers = 1 / (1 / answers_per_s(engine) + (longer - 1) / reading)  # prompts are read as well
     draft, load, n = drafting(target), meter.look(), o.n_tokens
     length, there = expected(), rival(target)
     least = [length_for(target, draft, each * there[2]) if there else None for each in _GAINS]
     seconds = {"answers": max(0, n - work.recordings.n_tokens) / answers}
     if needs.reading:
-        seconds[needs.reading] = LONGER * n / reading
+        seconds[needs.reading] = longer * n / reading
     if needs.flops:
         training = matrix_flops() / needs.flops
         seconds["training"] = 60 * o.minutes or o.passes * n / training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -14,13 +15,14 @@ import numpy as np
 
 from .. import kept_files
 from ..backends import files
+from ..backends.base import Tokenizer
 from ..backends.features import MOST as MOST_STATES
 from ..engine import Engine
 from ..errors import ConfigError, EdgeSpecError
 from ..loading.models import Reference, target_path
-from .answers import N_SLOTS, record, record_alone
+from .answers import N_SLOTS, prompt_ids, record, record_alone
 from .gently import Pauses
-from .opening import loaded
+from .opening import N_CTX, loaded
 from .prompts import MOST, Files, Messages, fingerprint, own_prompts, read_prompts
 from .recordings import ALONE, OWN_PROMPTS, Recordings
 
@@ -28,6 +30,8 @@ ADVICE = "run the same command again, which goes on from here"
 MOST_CHECKED = 24  # conversations with which a draft is served
 _HELD_OUT = 20  # one prompt of so many is held out
 _PASSES = 8  # over the answers
+_LOOKED_AT = 64  # prompts whose length is looked at
+_USUAL = 100  # tokens of an answer: 75 to 120 were recorded (docs/results/train_smollm2.json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,19 @@ class Work:
             except ValueError as error:
                 raise EdgeSpecError(f"{path} is damaged: {error}; give a new folder") from None
         return own_prompts(self.path)
+
+    def longer(self, tokenizer: Tokenizer) -> float:
+        """Return the number of tokens of a conversation for each token of its answer: of those that
+        were recorded, or else of prompts that are spread over all of them.
+        """
+        if done := self.recordings.done:
+            return sum(len(each.ids) for each in done) / sum(each.n_answer for each in done)
+        some = self.prompts[:: max(1, len(self.prompts) // _LOOKED_AT)]
+        sizes = []
+        for messages in some:
+            with contextlib.suppress(EdgeSpecError):  # it will count as failed
+                sizes.append(min(N_CTX, len(prompt_ids(tokenizer, messages))))
+        return 1 + (float(np.mean(sizes)) if sizes else 0.0) / _USUAL
 
     @property
     def held_out(self) -> list[int]:

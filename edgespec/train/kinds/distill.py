@@ -19,7 +19,7 @@ from ..draft_models import checkpoint, draft_model, plan_of_draft, siblings
 from ..features import extract_likeliest
 from ..formats import ROW
 from ..opening import N_CTX, opened
-from ..planning import LONGER, PASS_FLOPS, TRAINED_BYTES, Needs, TrainingPlan
+from ..planning import PASS_FLOPS, TRAINED_BYTES, Needs, TrainingPlan
 from ..shape import known_of, weights_of_layer
 from ..work import Work
 from . import register
@@ -65,13 +65,13 @@ class Distill(Kind):
                 "engine loads; leave --plan out"
             )
         sizes, known = target_sizes(self.start), known_of(self.start)
-        d, n = sizes.hidden_size, LONGER * o.n_tokens
+        d, longer = sizes.hidden_size, work.longer(engine.tokenizer)
         layer = weights_of_layer(known, d)
         n_trained, n_output = min(o.n_layers, sizes.n_layer) * layer, sizes.vocab_size * d
-        flops = LONGER * PASS_FLOPS * n_trained + 4 * n_output  # the output is not trained
-        flops += LONGER * 2 * sizes.n_layer * layer / max(1, o.passes)  # once: what they read
+        flops = longer * PASS_FLOPS * n_trained + 4 * n_output  # the output is not trained
+        flops += longer * 2 * sizes.n_layer * layer / max(1, o.passes)  # once: what they read
         needs = Needs(
-            int(o.n_tokens * ROW.itemsize + _FLOAT * (n * d + 4 * n_trained)),
+            int(o.n_tokens * ROW.itemsize + _FLOAT * (longer * o.n_tokens * d + 4 * n_trained)),
             TRAINED_BYTES * n_trained + _FLOAT * (sizes.n_layer * layer + 2 * n_output),
             _PROBABILITIES, flops,
         )  # fmt: skip

@@ -71,8 +71,9 @@ class HeadKind(Kind):
     def plan(self, engine: Engine) -> TrainingPlan:
         """Measure this device and return the plan."""
         o, path, target = self.work.options, self.work.path, self.shape.target
+        n_states = self.work.longer(engine.tokenizer) * o.n_tokens
         needs = planning.Needs(
-            int(planning.LONGER * o.n_tokens * bytes_a_token(target.hidden_size)),
+            int(n_states * bytes_a_token(target.hidden_size)),
             planning.TRAINED_BYTES * self.n_weights + 12 * target.vocab_size * target.hidden_size,
             "hidden states", planning.PASS_FLOPS * o.depth * self.n_weights,
         )  # fmt: skip

@@ -94,11 +94,22 @@ def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp
     monkeypatch.setattr(planning, "matrix_flops", lambda: 1e9)
     recordings, options = SimpleNamespace(n_tokens=0), TrainOptions(n_tokens=1000)
     work = SimpleNamespace(
-        path=tmp_path, folder=tmp_path, options=options, recordings=recordings, progress=print
+        path=tmp_path,
+        folder=tmp_path,
+        options=options,
+        recordings=recordings,
+        progress=print,
+        longer=lambda tokenizer: 2.5 if tokenizer == "its own" else 0.0,
     )
     needs = planning.Needs(5, 7, "hidden states", 2e6)
     plan = planning.make_plan(
-        None, work, needs, lambda _: CHEAP, lambda: 1.4, (1, 2, 3), lambda _: ("small", 2.0, 1.2)
+        SimpleNamespace(tokenizer="its own"),
+        work,
+        needs,
+        lambda _: CHEAP,
+        lambda: 1.4,
+        (1, 2, 3),
+        lambda _: ("small", 2.0, 1.2),
     )
     assert (plan.draft_model, plan.draft_length, plan.draft_gain) == ("small", 2.0, 1.2)
     assert plan.as_draft == length_for(FLAT, CHEAP, 1.2) > plan.break_even
@@ -106,7 +117,8 @@ def test_times_beside_other_programs_are_not_kept_and_warned_of(monkeypatch, tmp
     assert list(plan.seconds) == ["answers", "hidden states", "training"]
     assert (plan.disk, plan.memory, plan.training_per_s, plan.expected) == (5, 7, 500.0, 1.4)
     assert plan.seconds["training"] == 8 * 1000 / 500
-    read_s = 500 / plan.features_per_s  # of prompts
+    read_s = 1500 / plan.features_per_s  # of prompts
+    assert plan.seconds["hidden states"] == pytest.approx(2500 / plan.features_per_s)
     assert plan.seconds["answers"] == pytest.approx(1000 / 50 + read_s)
     assert asked == [{"quiet": True}]  # times from beside other programs are not used either
     assert kept == ([] if warns else [FLAT])
