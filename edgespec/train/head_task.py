@@ -29,6 +29,7 @@ from .sizes import ATTENTION, Sizes
 from .worker import DEVICE, sibling
 
 PRECISIONS = ("F32", "Q8_0", "Q4_0")  # of matrices, as in GGUFs
+_OUTPUTS = {"lm_head.weight", "0.1.weight", "speculator.head.0.weight"}  # one row a drafted token
 _NOT_IN_TARGET = ("midlayer.input_layernorm", "lm_head")  # the output matrix is read elsewhere
 _MOST_COMPARED = 100  # conversations
 _PIECE = 128  # rows of logits over the target's vocabulary that are in memory at a time
@@ -40,8 +41,6 @@ class Task:
     has_learnt = False
 
     def __init__(self, job: dict[str, Any]) -> None:
-        from safetensors.torch import load_file
-
         self._job, self._sizes = job, Sizes(**job["sizes"])
         self.prepared: dict[int, Any] = {}  # the likeliest tokens of each conversation
         self._network = sibling(job["network"])
@@ -59,13 +58,30 @@ class Task:
         self._output = self._target_output[self._drafted]
         self._number_of = torch.full((len(self._embedding),), -1, device=DEVICE)
         self._number_of[self._drafted] = torch.arange(len(self._drafted), device=DEVICE)
-        earlier = load_file(job["start"]) if job["start"] else {}
+        earlier = self._earlier(Path(job["start"])) if job["start"] else {}
         start = first_weights(job, self._sizes) | {"lm_head.weight": self._output} | earlier
         self._conversations.scale = scale = self._taps_rms()
         weights = self._network.initial(self._sizes, start, scale, job["seed"])
         self.weights = {
             name: each.detach().to(DEVICE).requires_grad_() for name, each in weights.items()
         }
+
+    def _earlier(self, file: Path) -> dict[str, Any]:
+        """Return the tensors of an earlier head, with output matrices for the tokens that are
+        drafted now. Tokens that it did not draft take their rows from the target's matrix.
+        """
+        from safetensors.torch import load_file
+
+        tensors: dict[str, Any] = load_file(file)
+        known = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+        number_of = torch.full((len(self._embedding),), -1)
+        number_of[known] = torch.arange(len(known))
+        numbers = number_of[self._drafted.cpu()]
+        for name in _OUTPUTS & tensors.keys():
+            rows = self._output.cpu().to(tensors[name].dtype, copy=True)
+            rows[numbers >= 0] = tensors[name][numbers[numbers >= 0]]
+            tensors[name] = rows
+        return tensors
 
     def loss_of(self, numbers: Sequence[int]) -> tuple[Any, list[float]]:
         """Return the loss, and the divergence at each step of the training-time test."""

@@ -163,12 +163,15 @@ class Work:
         held_out, done = set(self.held_out), self.recordings.done
         return [each.ids[each.n_prompt :] for i, each in enumerate(done) if i not in held_out]
 
-    def frequent(self, n: int, vocab_size: int, always: Sequence[int] = ()) -> list[int]:
+    def frequent(
+        self, n: int, vocab_size: int, always: Sequence[int] = (), rather: Sequence[int] = ()
+    ) -> list[int]:
         """Return the `n` tokens to draft, ascending: those of `always`, the most frequent ones of
-        the answers that may be trained with, then those with the lowest ids, which vocabularies
-        made first.
+        the answers that may be trained with, then those of `rather`, then those with the lowest
+        ids, which vocabularies made first.
         """
-        counts = np.bincount(np.concatenate(self.answers), minlength=vocab_size)
+        counts = np.bincount(np.concatenate(self.answers), minlength=vocab_size).astype(float)
+        counts[list(rather)] += 0.5
         counts[list(always)] = counts.max() + 1
         return sorted(np.argsort(-counts, kind="stable")[:n].tolist())
 

@@ -137,12 +137,14 @@ class HeadKind(Kind):
             )  # fmt: skip
 
     def _job(self) -> dict[str, Any]:
-        """Return what head_task.py reads of a job. The tokens to draft are those of an earlier
-        head, or else the most frequent ones.
+        """Return what head_task.py reads of a job. The tokens to draft are the most frequent ones,
+        then those of an earlier head.
         """
-        drafted = self.work.frequent(self.shape.sizes.n_drafted, self.shape.target.vocab_size)
-        if self.start and self.start.d2t is not None:
-            drafted = [int(token) for token in self.start.d2t]
+        known = self.start.d2t if self.start else None
+        earlier = [] if known is None else known.tolist()
+        drafted = self.work.frequent(
+            self.shape.sizes.n_drafted, self.shape.target.vocab_size, rather=earlier
+        )
         return {
             "task": "head_task", "network": self.name,
             "target": str(self.work.path.resolve()), "paired": self.shape.paired,

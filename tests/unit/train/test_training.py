@@ -15,13 +15,15 @@ from edgespec import ConfigError, ConversionError, EdgeSpecError, EngineMissing,
 from edgespec.config import EngineConfig, SpeculativeConfig
 from edgespec.convert.heads import tensors
 from edgespec.convert.heads.conversion import convert_head
+from edgespec.convert.heads.target_weights import matrix_of
 from edgespec.loading import drafts, trained
 from edgespec.train import features, kinds, training, work
 from edgespec.train.comparisons import agreement
 from edgespec.train.gently import Pauses
 from edgespec.train.kinds import eagle3, heads, medusa
+from edgespec.train.opening import opened
 from edgespec.train.planning import TrainingPlan
-from edgespec.train.recordings import Recordings
+from edgespec.train.recordings import Recording, Recordings, alone
 from tests.helpers import libllama, tiny_models, train_jobs
 from tests.unit.train.test_planning import PLAN
 
@@ -161,6 +163,35 @@ def test_an_earlier_head_is_trained_further(python, target, prompts, tmp_path):
     assert further.simulated == pytest.approx(made.simulated, abs=0.02)
     with pytest.raises(ConfigError, match="begun with another --from, or none"):
         edgespec.train_head(target, [prompts], tmp_path / "further", n_steps=1, **given)
+
+
+@pytest.mark.parametrize(("name", "output"), [
+    ("eagle3", "lm_head.weight"), ("medusa", "0.1.weight"), ("mlp", "speculator.head.0.weight"),
+])  # fmt: skip
+def test_an_earlier_head_drafts_the_tokens_of_the_new_answers(
+    python, target, prompts, tmp_path, name, output
+):
+    if name != "eagle3":
+        pytest.importorskip("onnxruntime")
+    others = tmp_path / "others.txt"
+    others.write_text("\n".join(f"{i} words, and no more" for i in range(50, 90)))
+    given = {"python": python, "n_tokens": N_TOKENS, "vocabulary": 60, "kind": name}
+    made = edgespec.train_head(target, [prompts], tmp_path / "out", n_steps=8, **given)
+    still = {"n_steps": 1, "rate": 1e-12, "start": made.checkpoint}
+    further = edgespec.train_head(target, [others], tmp_path / "further", **given, **still)
+    rows = []
+    for path in (made.checkpoint / WEIGHTS, further.checkpoint / WEIGHTS):
+        known = {name: each.array() for name, each in tensors.read_safetensors(path).items()}
+        drafted = (known["d2t"] + np.arange(len(known["d2t"]))).tolist()
+        rows.append(dict(zip(drafted, known[output], strict=True)))
+    before, after = rows
+    assert 0 < len(before.keys() & after.keys()) < 60
+    matrix = matrix_of(target, "lm_head")
+    for token, row in after.items():
+        assert np.allclose(row, before.get(token, matrix[token]), rtol=1e-5)
+    done = Recordings(tmp_path / "further").done
+    counts = np.bincount([token for each in done for token in each.ids[each.n_prompt :]])
+    assert set(np.argsort(-counts)[:20].tolist()) <= after.keys()
 
 
 @pytest.mark.parametrize(("kind", "changed", "message"), [
@@ -394,6 +425,24 @@ def test_a_training_that_begins_with_a_private_draft_is_private(target, prompts,
         start.chmod(mode)
         made = work.Work(target, [prompts], (), tmp_path / "out", options, print)
         assert made.is_private == is_private
+
+
+def test_prompts_count_in_the_plan_with_their_length(target, tmp_path):
+    short, long = tmp_path / "short.txt", tmp_path / "long.txt"
+    short.write_text("one\ntwo\nthree\n")
+    long.write_text("\n".join(f"{i} " + "word " * 300 for i in range(200)))
+    made = [
+        work.Work(target, [file], (), tmp_path / file.stem, training.TrainOptions(), print)
+        for file in (short, long)
+    ]
+    with opened(target) as model:
+        few, many = (each.longer(model.tokenizer) for each in made)
+        assert 1 < few < 1.5 < 3 < many
+        each, ids = made[0], list(range(30))
+        with alone(each.folder):
+            each.recordings.add(Recording(0, 0, "done", ids=ids, n_prompt=20))
+            each.recordings.add(Recording(1, 0, "done", ids=ids, n_prompt=10))
+        assert each.longer(model.tokenizer) == 60 / 30  # of what was recorded
 
 
 @pytest.mark.parametrize("text", ["{", '{"n_tokens": 600}', '{"unknown": 1}'])
