@@ -11,7 +11,8 @@ NAME always, which drafts three tokens in every step and has no documents. Each 
 all of them in random order, after its prompt was read, and greedily.
 
 Each mode loads the target once more, and one copy can be a tenth slower than the next, depending on
-the memory that it got. So each mode is compared with plain decoding on its own copy.
+the memory that it got. So each mode is compared with plain decoding on its own copy. Copies of an
+ONNX model differ less with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment.
 """
 
 from __future__ import annotations
