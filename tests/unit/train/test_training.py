@@ -445,6 +445,18 @@ def test_prompts_count_in_the_plan_with_their_length(target, tmp_path):
         assert each.longer(model.tokenizer) == 60 / 30  # of what was recorded
 
 
+def test_the_tokens_of_the_answers_are_drafted_first(target, prompts, tmp_path):
+    made = work.Work(target, [prompts], (), tmp_path / "out", training.TrainOptions(), print)
+    with alone(made.folder):
+        for number in range(2):
+            answer = Recording(number, 0, "done", ids=[9, 30, 31, 31], n_prompt=1)
+            made.recordings.add(answer)
+    assert made.frequent(2, 50) == [30, 31]
+    assert made.frequent(4, 50) == [0, 1, 30, 31]
+    assert made.frequent(4, 50, rather=[40, 30, 41]) == [30, 31, 40, 41]
+    assert made.frequent(3, 50, rather=[40, 41], always=[7]) == [7, 30, 31]
+
+
 @pytest.mark.parametrize("text", ["{", '{"n_tokens": 600}', '{"unknown": 1}'])
 def test_a_plan_that_cannot_be_read_is_made_anew(tmp_path, text):
     path = tmp_path / "plan.json"
