@@ -46,13 +46,16 @@ NOTHING = Choices((), 0)
 class Confidence:
     """Acceptance probabilities by class of confidence, learned from the outcomes of drafts.
 
-    A class is a range of the largest probability in the draft model's row. Heads guess later tokens
-    from their own states instead of the target's, and are right less often the deeper a token is,
-    at the same confidence (EAGLE-3, arXiv 2503.01840). So outcomes are counted by depth as well; a
-    class that is new at some depth is taken to be as right as for first tokens.
+    A class is a range of the largest probability in the draft model's row.
+
+    by_depth: count outcomes by depth as well. Heads guess later tokens from their own states, not
+    from the target's, so they are right less often the deeper a token is, at the same confidence
+    (EAGLE-3, arXiv 2503.01840). A class that is new at some depth is taken to be as right as for
+    the first token that the head guesses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_depth: bool = False) -> None:
+        self._by_depth = by_depth
         self._calibration = Calibration(memory=_REMEMBERED)
         self._all = list(_DRAFTS)  # drafts that began with each class
         self._recent = list(_DRAFTS)  # the same for this answer's last drafts
@@ -98,10 +101,12 @@ class Confidence:
         return self._calibration.estimate(_AFTER_ACCEPTED, _CONDITIONAL)
 
     def split(self, choices: Choices, depth: int) -> list[float]:
-        """Return the acceptance probability of each of the choices. depth: 1 for first tokens."""
+        """Return the acceptance probability of each of the choices. depth: 1 for the first token
+        that the model guesses, which may follow guesses of others.
+        """
         estimate, confidence = self._calibration.estimate, choices.confidence
         shares = [estimate(confidence, _ACCEPTED[confidence])]
-        if depth > 1:
+        if self._by_depth and depth > 1:
             shares = [estimate(_deeper(confidence, depth), shares[0])]
         left = 1 - shares[0]
         for kind in choices.kinds:
@@ -112,16 +117,15 @@ class Confidence:
     def observe(self, choices: Choices, token: int, depth: int) -> None:
         """Learn from the token that was emitted, whether or not it was drafted.
 
-        Any of the choices could have been accepted. depth: 1 for first tokens.
+        Any of the choices could have been accepted. depth: as in `split`.
         """
         if not choices.tokens:
             return
         learn, hit = self._calibration.observe, choices.tokens[0] == token
+        deeper = self._by_depth and depth > 1
+        learn(_deeper(choices.confidence, depth) if deeper else choices.confidence, hit)
         if depth > 1:
-            learn(_deeper(choices.confidence, depth), hit)
             learn(_AFTER_ACCEPTED, token in choices.tokens)
-        else:
-            learn(choices.confidence, hit)
         for kind, choice in zip(choices.kinds, choices.tokens[1:], strict=True):
             if hit:
                 break

@@ -119,7 +119,7 @@ class ModelDrafter(Drafter):
         self._top_k = self._n_choices = top_k
         self._p_min, self._needs_probs = p_min, needs_probs or p_min > 0
         self._rule = rule_of(acceptance)
-        self._confidence = Confidence()
+        self._confidence = Confidence(by_depth=self.reads_states)
         self._window = window or Window(0, model.n_ctx)
         self._room = min(_ROOM, max(1, model.n_ctx // 4))
         can = model.capabilities

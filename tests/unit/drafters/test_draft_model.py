@@ -34,12 +34,6 @@ def counts_on(tokens):
     return row
 
 
-def always_sure(tokens):
-    row = [0.01 / 63] * 64
-    row[(tokens[-1] + 1) % 64] = 0.99
-    return row
-
-
 def made(prompt=PROMPT, probs=counts_on, params=None, **options):
     drafter = ModelDrafter(ToyModel(probs, vocab_size=64), 64, **options)
     begin(drafter, prompt, params)
@@ -126,7 +120,7 @@ def test_only_first_tokens_count_as_drafts():
 def test_learns_of_the_class_that_it_drafted_from():
     assumed = dict(enumerate(_ACCEPTED))
     for emitted, expected in (
-        ([3, 50], {SURE: (8 * _ACCEPTED[SURE] + 1) / 9}),  # UNSURE was the second token
+        ([3, 50], {SURE: (8 * _ACCEPTED[SURE] + 1) / 9, UNSURE: 8 * _ACCEPTED[UNSURE] / 9}),
         ([50], {SURE: 8 * _ACCEPTED[SURE] / 9}),  # what came after a miss teaches nothing
     ):
         drafter = made()
@@ -135,20 +129,19 @@ def test_learns_of_the_class_that_it_drafted_from():
         assert probs(drafter) == pytest.approx(assumed | expected)
 
 
-def test_later_tokens_are_a_kind_of_their_own():
-    """A head that is always as sure, and always wrong in the third token."""
-    drafter, next_one = made(probs=always_sure), lambda token: (token + 1) % 64
+@pytest.mark.parametrize("by_depth", [True, False])
+def test_later_tokens_of_a_head_are_kinds_of_their_own(by_depth):
+    """It is always as sure, and always wrong in the third token."""
+    confidence, choices = Confidence(by_depth=by_depth), Choices((1,), SURE)
     for _ in range(40):
-        guessed = line(drafter, 4)
-        drafter.accept(Verified((*guessed[:2], next_one(next_one(guessed[2])))))
-    text, after = drafter.root(), []
-    for _ in range(4):
-        ((token, prob),) = drafter.expand([text])[0]
-        text = drafter.step(text, token)
-        after.append(prob)
-    first, second, third, fourth = after
-    assert min(first, second) > 0.95 > 0.3 > third
-    assert fourth == pytest.approx(first)  # nothing is known of it
+        for depth, token in enumerate((1, 1, 2), start=1):
+            confidence.observe(choices, token, depth)
+    first, second, third, fourth = (confidence.split(choices, depth)[0] for depth in range(1, 5))
+    if by_depth:
+        assert min(first, second) > 0.95 > 0.3 > third
+        assert fourth == first  # nothing is known of it
+    else:
+        assert first == second == third == fourth < 0.75
 
 
 @pytest.mark.parametrize(("emitted", "rate"), [
@@ -173,19 +166,18 @@ def test_learns_nothing_from_what_others_drafted():
     assert list(probs(drafter).values()) == list(_ACCEPTED)
 
 
-@pytest.mark.parametrize(("emitted", "second", "first"), [
+@pytest.mark.parametrize(("emitted", "sure", "unsure"), [
     ([60], 0, 0), ([50, 60], 0, 0), ([50, 51, 60], 0, -1), ([50, 51, 52, 60], -1, 1),
     ([50, 51, 52, 53, 60], 1, 1), ([50, 7, 52, 53, 60], 0, 0),
 ])  # fmt: skip
-def test_learns_after_what_another_drafted(emitted, second, first):
+def test_learns_after_what_another_drafted(emitted, sure, unsure):
     """Its own two tokens come after 50 and 51, which lookup drafted."""
-    drafter, before, rate = made(), dict(enumerate(_ACCEPTED)), made().forecast().rate
+    drafter, before = made(), dict(enumerate(_ACCEPTED))
     assert line(drafter, 2, (50, 51)) == [52, 53]
     drafter.accept(Verified(tuple(emitted)))
-    after, new_rate = probs(drafter), drafter.forecast().rate
+    after = probs(drafter)
     signs = {kind: (after[kind] > before[kind]) - (after[kind] < before[kind]) for kind in after}
-    assert signs == dict.fromkeys(before, 0) | {UNSURE: first}
-    assert (new_rate > rate) - (new_rate < rate) == second
+    assert signs == dict.fromkeys(before, 0) | {SURE: sure, UNSURE: unsure}
 
 
 def test_acceptance_of_a_draft():
