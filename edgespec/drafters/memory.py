@@ -214,8 +214,8 @@ class MemoryDrafter(MatchDrafter):
     def matches(self, state: State) -> Iterator[Match]:
         """Yield the match in each index, the longest first.
 
-        First tokens of drafts are a kind of their own: drafts end where texts part, so a long match
-        goes on less often there.
+        Matches for the first tokens of drafts are a kind of their own. Drafts often end where texts
+        part, so a long match goes on less often there.
         """
         n_remembered = len(self._arrays) - len(self._documents)
         by_length = sorted(enumerate(state.matches), key=lambda entry: -entry[1].length)
