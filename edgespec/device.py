@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +20,8 @@ _NICE = {"low": 10, "high": -10}
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # of PCI devices
 _WINDOWS_ADAPTERS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
 _FAST = 0.6  # a core with at least this share of the fastest core's capacity is fast
-HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"  # glibc then asks for huge pages
+_TUNABLES = "GLIBC_TUNABLES"  # settings of glibc, separated by colons
+HUGE_PAGES = f"{_TUNABLES}=glibc.malloc.hugetlb=1"  # glibc then asks for huge pages
 _PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BUSY = 0.25  # cores: if other programs use more, measured times are not reliable
 
@@ -291,14 +293,14 @@ def lacks_huge_pages() -> bool:
     """Return True if this program's memory is in small pages, and `HUGE_PAGES` would change that:
     if Linux gives huge pages to programs that ask for them, and glibc could ask but does not.
     """
-    library, version = platform.libc_ver()
-    if library != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
-        return False
     try:
         asks = "[madvise]" in _PAGES.read_text()
     except OSError:
         return False
-    return asks and "glibc.malloc.hugetlb" not in os.environ.get("GLIBC_TUNABLES", "")
+    library, version = platform.libc_ver()
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    able = library == "glibc" and numbers and tuple(map(int, numbers.groups())) >= (2, 35)
+    return bool(asks and able and "glibc.malloc.hugetlb" not in os.environ.get(_TUNABLES, ""))
 
 
 def available_memory() -> int:

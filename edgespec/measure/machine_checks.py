@@ -127,8 +127,8 @@ def _check_onnxruntime(nvidia: bool) -> Finding:
 def check_pages() -> Iterator[Finding]:
     """Yield a note if ONNX models would be faster with huge pages."""
     if lacks_huge_pages():
-        text = "this program's memory is in pages of 4 KB; with huge pages, ONNX models are faster"
-        yield Finding("note", "pages", text, f"start it with {HUGE_PAGES} in the environment")
+        text = "memory is in small pages; with huge pages, ONNX models on the CPU are faster"
+        yield Finding("note", "pages", text, f"put {HUGE_PAGES} into the environment")
 
 
 def check_telemetry() -> Iterator[Finding]:

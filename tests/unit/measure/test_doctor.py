@@ -120,6 +120,10 @@ def test_the_doctor_on_graphics_cards(monkeypatch):
     (("glibc", "2.36"), "[always] madvise never", "", False),
     (("glibc", "2.31"), "always [madvise] never", "", False),
     (("", ""), "always [madvise] never", "", False),
+    (("glibc", "2."), "always [madvise] never", "", False),
+    (("glibc", "2.31-0ubuntu9"), "always [madvise] never", "", False),
+    (("glibc", "2.36-9+deb12"), "always [madvise] never", "", True),
+    (("musl", "1.2.5"), "always [madvise] never", "", False),
     (("glibc", "2.36"), None, "", False),
 ])  # fmt: skip
 def test_the_doctor_on_huge_pages(tmp_path, monkeypatch, libc, pages, tunables, lacks):
