@@ -8,6 +8,7 @@ The job has, in addition to the fields that `worker.py` reads,
     recorded      the folder with the answers and their features
     drafted       the target's ids of the tokens that the head can draft, ascending
     start         the model.safetensors of an earlier head to go on with, "" for none
+    known         the ids of the tokens that the earlier head drafts
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class Task:
         from safetensors.torch import load_file
 
         tensors: dict[str, Any] = load_file(file)
-        known = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
+        known = self._job["known"]
         number_of = torch.full((len(self._embedding),), -1)
-        number_of[known] = torch.arange(len(known))
+        number_of[torch.tensor(known)] = torch.arange(len(known))
         numbers = number_of[self._drafted.cpu()]
         for name in _OUTPUTS & tensors.keys():
             rows = self._output.cpu().to(tensors[name].dtype, copy=True)

@@ -140,16 +140,16 @@ class HeadKind(Kind):
         """Return what head_task.py reads of a job. The tokens to draft are the most frequent ones,
         then those of an earlier head.
         """
-        known = self.start.d2t if self.start else None
-        earlier = [] if known is None else known.tolist()
+        d2t = self.start.d2t if self.start else None
+        known = [] if d2t is None else d2t.tolist()
         drafted = self.work.frequent(
-            self.shape.sizes.n_drafted, self.shape.target.vocab_size, rather=earlier
+            self.shape.sizes.n_drafted, self.shape.target.vocab_size, rather=known
         )
         return {
             "task": "head_task", "network": self.name,
             "target": str(self.work.path.resolve()), "paired": self.shape.paired,
             "sizes": self.shape.sizes._asdict(), "drafted": drafted,
-            "start": str(self.start.path.resolve()) if self.start else "",
+            "start": str(self.start.path.resolve()) if self.start else "", "known": known,
         }  # fmt: skip
 
     def _write_checkpoint(self) -> None:
