@@ -10,8 +10,8 @@ drafts by default without a draft model; and with each draft NAME, where the pol
 NAME always, which drafts three tokens in every step and has no documents. Each question is asked of
 all of them in random order, after its prompt was read, and greedily.
 
-Each mode loads the target once more, and one copy can be a tenth slower than the next, depending on
-the memory that it got. So each mode is compared with plain decoding on its own copy. Copies of an
+Each mode loads the target once more, and one copy can be 8% slower than the next, depending on the
+memory that it got. So each mode is compared with plain decoding on its own copy. Copies of an
 ONNX model differ less with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment.
 """
 
