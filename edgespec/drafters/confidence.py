@@ -101,8 +101,8 @@ class Confidence:
         return self._calibration.estimate(_AFTER_ACCEPTED, _CONDITIONAL)
 
     def split(self, choices: Choices, depth: int) -> list[float]:
-        """Return the acceptance probability of each of the choices. depth: 1 for the first token
-        that the model guesses, which may follow guesses of others.
+        """Return the acceptance probability of each of the choices. depth: 1 for the first token of
+        a draft.
         """
         estimate, confidence = self._calibration.estimate, choices.confidence
         shares = [estimate(confidence, _ACCEPTED[confidence])]
@@ -117,7 +117,8 @@ class Confidence:
     def observe(self, choices: Choices, token: int, depth: int) -> None:
         """Learn from the token that was emitted, whether or not it was drafted.
 
-        Any of the choices could have been accepted. depth: as in `split`.
+        Any of the choices could have been accepted. depth: 1 for the first token that the model
+        guessed in this draft; guesses of others may come before it.
         """
         if not choices.tokens:
             return

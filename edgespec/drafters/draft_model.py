@@ -56,12 +56,6 @@ class Text:
         self.said: _Said | None = None
         self.place: int | None = None
 
-    @property
-    def n_before(self) -> int:
-        """The number of texts right before this one that the model has guessed after."""
-        before = self.before
-        return 1 + before.n_before if before and before.said else 0
-
     def along(self, tokens: Sequence[int]) -> Iterator[Text]:
         """Yield the text after each of these tokens, as far as such texts were made by `step`."""
         text = self
@@ -315,7 +309,7 @@ class ModelDrafter(Drafter):
             self._counted = True
         if sure < self._p_min:
             return _Said(choices, ())
-        probs = self._confidence.split(choices, 1 + text.n_before)
+        probs = self._confidence.split(choices, 1 + len(text.path))
         if drawn_from:
             return _Said(choices, [(NOT_DRAWN, probs[0])], drawn_from)
         return _Said(choices, list(zip(choices.tokens, probs, strict=True)))
