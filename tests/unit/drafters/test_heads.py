@@ -27,7 +27,7 @@ from edgespec.sampling.randomness import SeededRandomness
 from edgespec.sampling.trees import depths_of
 from edgespec.types import Draft, Requires, Stats, Verified, Work
 from edgespec.verifiers.local import LocalVerifier
-from tests.helpers.growing import Table, begin, costs, drafted, grow, line, state_after
+from tests.helpers.growing import Table, begin, costs, drafted, grow, line, said, state_after
 from tests.helpers.toy_head import ToyHead, complete, states_of
 from tests.unit.drafters.test_model_tree import GREEDY, PROMPT, N, three_ways
 
@@ -197,6 +197,19 @@ def test_what_is_guessed_all_at_once_is_one_evaluation(kind, n_evaluated):
     assert len(draft.evaluated) == n_evaluated
     assert forecast.one_pass == (n_evaluated == 1)
     assert forecast.max_depth == 3
+
+
+def test_the_probability_of_a_token_is_that_of_its_depth():
+    """The head is as sure of each token, and the third one is always wrong."""
+    drafter = made(top_k=1)
+    for _ in range(40):
+        begin(drafter, PROMPT, GREEDY, randomness=SeededRandomness(None))
+        first, second, third = line(drafter, 3)
+        drafter.accept(Verified((first, second, (third + 1) % N)))
+    begin(drafter, PROMPT, GREEDY, randomness=SeededRandomness(None))
+    guessed = line(drafter, 3)
+    probs = [said(drafter, *guessed[:depth])[0][1] for depth in range(3)]
+    assert min(probs[:2]) > 0.8 > 0.3 > probs[2]
 
 
 def test_one_choice_is_drafted_where_no_other_can_pay():
