@@ -11,7 +11,7 @@ import cloup
 
 from .loading import fetched
 from .options import FILE, json_option, offline_option, option, tools_option
-from .parameters import ModelType, NameType, kinds
+from .parameters import ExistingPathType, ModelType, NameType, kinds
 from .render import say, say_json, size, told
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "Training",
     option(
         "--prompts",
-        type=click.Path(exists=True, path_type=Path),
+        type=ExistingPathType(),
         multiple=True,
         metavar="PATH",
         help="A file of prompts: one on each line, or JSON lines with messages, turns, prompt, "
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     ),
     option(
         "--without",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=ExistingPathType(dir_okay=False),
         multiple=True,
         metavar="FILE",
         help="A file of prompts that are never trained with, such as those of an evaluation; its "
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     option("--force", is_flag=True, help="Train even if no draft is expected to pay here."),
     option(
         "--forget",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=ExistingPathType(file_okay=False),
         metavar="DIR",
         help="Delete the answers recorded in DIR and what was computed from them. The drafts "
         "remain. TARGET is not needed.",
@@ -176,7 +176,7 @@ def _done(
     if plan:
         planned = edgespec.plan_training(target, prompts, out, progress=show, **options)
         said = {"plan": planned.sentence} | _planned(planned)
-        return planned, said | ({"warning": planned.warning} if planned.warning else {})
+        return planned, said | _warned(planned)
     made = edgespec.train_head(target, prompts, out, progress=show, **training, **options)
     return made, {
         "made": f"{made.path}",
@@ -218,7 +218,12 @@ def _served(served: edgespec.ServedHead) -> dict[str, str]:
         f"accepted in {', '.join(places)} of the drafts ({served.n_answers} answers)",
         "gain": f"{served.gain:.2f} times as fast as plain decoding "
         f"({served.gain_low:.2f}–{served.gain_high:.2f})",
-    }
+    } | _warned(served)
+
+
+def _warned(measured: edgespec.TrainingPlan | edgespec.ServedHead) -> dict[str, str]:
+    """Return the warning that other programs disturbed a measurement, if they did."""
+    return {"warning": measured.warning} if measured.warning else {}
 
 
 def _planned(plan: edgespec.TrainingPlan) -> dict[str, str]:

@@ -59,7 +59,8 @@ def card(
             ),
         } | before), "",
         f"Speed on the device that made it: {served.gain:.2f} times as fast as plain decoding "
-        f"(95% interval {served.gain_low:.2f}–{served.gain_high:.2f}).", "",
+        f"(95% interval {served.gain_low:.2f}–{served.gain_high:.2f}). {served.warning}".rstrip(),
+        "",
     ]  # fmt: skip
     if both := trained.agreement:
         lines += [

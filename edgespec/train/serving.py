@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..device import BUSY, LoadMeter
 from ..engine import Engine
 from ..types import Completion
 from .answers import LOOP
@@ -40,7 +41,8 @@ class ServedHead:
     and gain_low, gain_high: its 95% interval from a bootstrap over prompts (percentiles). answers:
     for each answer with these drafts, the number of drafts and how often the token at each place
     was accepted; equal: whether its text is the same as without drafts. intervals: the 95% interval
-    of the acceptance at each place, from a bootstrap over answers.
+    of the acceptance at each place, from a bootstrap over answers. others: the cores that other
+    programs used while the speed was measured, 0 if the system does not show it.
     """
 
     n_answers: int
@@ -54,10 +56,28 @@ class ServedHead:
     answers: tuple[tuple[int, ...], ...] = ()
     equal: tuple[bool, ...] = ()
     intervals: tuple[tuple[float, float], ...] = ()
+    others: float = 0.0
+
+    @property
+    def warning(self) -> str:
+        """Say that other programs disturbed the measurement of the speed, "" if they did not."""
+        return disturbed(self.others, "the speed", "measure it again (--check)")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
-        return asdict(self)
+        """Return the fields and the warning for JSON."""
+        return asdict(self) | {"warning": self.warning}
+
+
+def disturbed(others: float, what: str, again: str) -> str:
+    """Say that something measured is not reliable, and what to do, if other programs used so many
+    cores meanwhile that it is not; else return "".
+    """
+    if others <= BUSY:
+        return ""
+    return (
+        f"Other programs used {others:.1f} cores meanwhile, so {what} is not reliable: {again} "
+        "while nothing else runs."
+    )
 
 
 def serve(
@@ -82,7 +102,7 @@ def serve(
     ) as engine:  # fmt: skip
         pauses.progress("measuring the costs of the draft")
         engine.measure()
-        ratios = _ratios(engine, prompts, pauses)
+        ratios, others = _ratios(engine, prompts, pauses)
     gains = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))  # geometric means
     answers = [counted(each) for each in drafted]
     length, shares = acceptance(answers)
@@ -90,7 +110,7 @@ def serve(
     return ServedHead(
         len(drafted), sum(len(each.token_ids) for each in drafted), length, shares,
         float(np.mean(equal)), float(gains[0]), *interval(gains), tuple(answers), equal,
-        tuple(map(interval, shares_of(answers).T)),
+        tuple(map(interval, shares_of(answers).T)), others,
     )  # fmt: skip
 
 
@@ -104,20 +124,25 @@ def counted(answer: Completion) -> tuple[int, ...]:
 
 def _ratios(
     engine: Engine, prompts: Sequence[tuple[Sequence[int], int]], pauses: Pauses
-) -> list[float]:  # fmt: skip
-    """Return for each prompt how many times as fast it was answered with the head."""
-    ratios = []
+) -> tuple[list[float], float]:  # fmt: skip
+    """Return for each prompt how many times as fast it was answered with the head, and how many
+    cores other programs used meanwhile.
+    """
+    ratios, others, meter = [], [], LoadMeter()
     for i, (prompt, n) in enumerate(prompts):
         pauses.wait()
         pauses.progress(f"speed with the draft: answer {i + 1} of {len(prompts)}")
         engine.generate(prompt, max_tokens=1)  # both find it in the cache, with hidden states
         rates = {}
+        meter.look()
         for plain in (True, False) if i % 2 else (False, True):
             began = time.perf_counter()
             done = engine.generate(prompt, max_tokens=n, disable_spec_decode=plain, **_SETTINGS)
             rates[plain] = len(done.token_ids) / (time.perf_counter() - began)
         ratios.append(rates[False] / rates[True])
-    return ratios
+        load = meter.look()
+        others.append(load.others if load else 0.0)
+    return ratios, float(np.mean(others))
 
 
 def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:

@@ -73,7 +73,7 @@ class TrainedHead:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        known = asdict(self) | {"plan": self.plan.to_dict()}
+        known = asdict(self) | {"plan": self.plan.to_dict(), "served": self.served.to_dict()}
         registered = str(self.registered) if self.registered else None
         paths = {name: str(known[name]) for name in ("path", "checkpoint")}
         return known | paths | {"registered": registered}

@@ -114,6 +114,12 @@ def test_a_plan_beside_other_programs_warns(edgespec_cli, given, prompts, monkey
     assert "warning       Other programs used 1.2 cores" in done.stdout
 
 
+def test_checking_a_head_beside_other_programs_warns(edgespec_cli, prompts, monkeypatch):
+    monkeypatch.setattr(edgespec, "check_head", lambda *_, **__: replace(SERVED, others=1.2))
+    done = edgespec_cli("train", str(edgespec_cli.model), "--prompts", prompts, "--check", "a.gguf")
+    assert "warning       Other programs used 1.2 cores meanwhile, so the speed" in done.stdout
+
+
 def test_own_texts_need_no_file_of_prompts(edgespec_cli, given):
     done = edgespec_cli("train", str(edgespec_cli.model), "--from-corpus", "--gently", "-o", "DIR")
     assert done.exit_code == 0
@@ -150,11 +156,13 @@ def test_forgetting_needs_no_target(edgespec_cli, given):
     (("MODEL", "--prompts", "PROMPTS", "--check", "MODEL", "-o", "DIR"), "leave --plan, -o"),
     (("MODEL", "--from-corpus", "--check", "MODEL"), "--from-corpus out"),
     (("MODEL", "--prompts", "nowhere.txt", "-o", "DIR"), "nowhere.txt"),
+    (("MODEL", "--prompts", "PROMTS", "-o", "DIR"), "prompts.txt'?"),
     (("MODEL", "--prompts", "PROMPTS", "--kind", "moa", "-o", "DIR"), "moa"),
     (("MODEL", "--prompts", "PROMPTS", "--tokens", "0", "-o", "DIR"), "--tokens"),
 ])  # fmt: skip
 def test_wrong_arguments(edgespec_cli, given, prompts, arguments, message):
-    named = {"MODEL": str(edgespec_cli.model), "PROMPTS": prompts}
+    misspelt = prompts.replace("prompts.txt", "promts.txt")
+    named = {"MODEL": str(edgespec_cli.model), "PROMPTS": prompts, "PROMTS": misspelt}
     done = edgespec_cli("train", *(named.get(each, each) for each in arguments))
     assert done.exit_code == 2
     assert message in done.stderr
