@@ -7,7 +7,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +25,7 @@ from .loading import (
     others_of,
     suggestion,
 )
+from .parameters import ExistingPathType
 from .prompt import decoded, line_reader, no_echo, pictures, piped_lines
 from .render import Screen, advice, counted, figures, is_terminal, say, table
 
@@ -45,7 +45,7 @@ _KEPT = "the model reads the results with your next message"
     options.reasoning_option,
     options.option(
         "--load", metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=ExistingPathType(dir_okay=False),
         help="Continue a chat that was saved with /save, with its system prompt and sampling.",
     ),
 )  # fmt: skip

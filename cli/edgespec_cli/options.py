@@ -15,6 +15,7 @@ from edgespec.config import CONSTRAINTS, EngineConfig, SamplingParams, Speculati
 from edgespec.setting import settings_of
 
 from .parameters import (
+    ExistingPathType,
     GpuLayersType,
     KeyValueType,
     LogitBiasType,
@@ -90,7 +91,7 @@ offline_option = option("--offline", is_flag=True, help="Do not download anythin
 
 tools_option = option(
     "--python",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ExistingPathType(dir_okay=False),
     metavar="PATH",
     help="A Python interpreter that has the tools installed. Without this option they are "
     "installed once, in a separate environment.",

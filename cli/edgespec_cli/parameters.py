@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -37,6 +39,28 @@ class ModelType(click.ParamType):  # type: ignore[type-arg]
         names = [*self._extra, *hub.entries()]
         items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
         return items or [CompletionItem(incomplete, type="file")]
+
+
+class ExistingPathType(click.Path):
+    """A file or a folder that must exist. The error names the most similar one next to it.
+
+    kinds: as for click.Path.
+    """
+
+    def __init__(self, **kinds: bool) -> None:
+        super().__init__(exists=True, path_type=Path, **kinds)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises BadParameter."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            path = Path(value)
+            there = os.listdir(path.parent) if path.parent.is_dir() else []
+            near = difflib.get_close_matches(path.name, there, n=1)
+            if near and not path.exists():
+                error.message += f" Did you mean {str(path.with_name(near[0]))!r}?"
+            raise
 
 
 class StopType(click.ParamType):  # type: ignore[type-arg]
