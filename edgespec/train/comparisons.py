@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.base import FileModel
 from ..measure.gains import SHORT_CACHE
 from .opening import opened
 from .planning import curve_of
 from .serving import DEPTH, ServedHead, interval, resampled, shares_of
 
-_ROUNDS = 15  # in which a token is timed
+_COPIES, _ROUNDS = 5, 3  # of each model in memory; times that a token of each is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class PairedDraft:
     from a bootstrap over questions, which were the same (percentiles). token_s_before, token_s:
     the seconds of a drafted token. speed: how many times as fast drafts of DEPTH tokens are after
     the change, from the acceptance lengths and the measured times of target and draft model, and
-    speed_low, speed_high: its interval, in which the questions and the rounds of timing vary.
+    speed_low, speed_high: its interval, in which the questions and the timed copies vary.
     """
 
     before: ServedHead
@@ -113,16 +114,27 @@ def paired(
 
 
 def _token_times(paths: Sequence[Path]) -> npt.NDArray[np.float64]:
-    """Measure the seconds of a drafted token of some models in turns, [models, rounds]."""
-    times = np.empty((len(paths), _ROUNDS + 1))
+    """Measure the seconds of a drafted token of some models in turns, [models, copies].
+
+    One copy of a model in memory can be 8% slower than the next, depending on the memory that it
+    got, so each is loaded _COPIES times, in turns as the first and as the last.
+    """
+    times = np.empty((len(paths), _COPIES, _ROUNDS + 1))
+    for copy in range(_COPIES):
+        order = range(len(paths))[:: -1 if copy % 2 else 1]
+        with contextlib.ExitStack() as stack:
+            models = {i: stack.enter_context(opened(paths[i])) for i in order}
+            for number in range(_ROUNDS + 1):
+                for i, model in models.items():
+                    times[i, copy, number] = _token_s(model)
+    return np.asarray(np.median(times[..., 1:], axis=2))  # the first round is slower
+
+
+def _token_s(model: FileModel) -> float:
+    """Measure the seconds of one token after a short context."""
     context = [5] * SHORT_CACHE
-    with contextlib.ExitStack() as stack:
-        models = [stack.enter_context(opened(path)) for path in paths]
-        for number in range(_ROUNDS + 1):
-            for own, model in zip(times, models, strict=True):
-                model.truncate(0)
-                model.decode(context, 0)
-                began = time.perf_counter()
-                model.decode(context[:1])
-                own[number] = time.perf_counter() - began
-    return times[:, 1:]  # the first round is slower
+    model.truncate(0)
+    model.decode(context, 0)
+    began = time.perf_counter()
+    model.decode(context[:1])
+    return time.perf_counter() - began

@@ -25,7 +25,7 @@ def served(*answers):
 @pytest.fixture
 def times(monkeypatch):
     """Let four tokens of the target take a second, and a token of the draft models a tenth; return
-    the times of the latter in two rounds.
+    the times of the latter in two copies.
     """
     rounds = np.full((2, 2), 0.1)
     monkeypatch.setattr(comparisons, "opened", contextlib.nullcontext)
@@ -77,8 +77,22 @@ def test_tokens_are_timed_in_turns(tmp_path):
     libllama.require()
     paths = [tiny_models.write(tmp_path, "llama", n) for n in (2, 6)]
     times = comparisons._token_times(paths)
-    assert times.shape == (2, comparisons._ROUNDS)
+    assert times.shape == (2, comparisons._COPIES)
     assert (times > 0).all()
+
+
+def test_each_model_is_loaded_several_times_as_the_first_and_as_the_last(monkeypatch):
+    loads, times_of = [], {"slow": iter((1, 1, 2, 9, 9)), "fast": iter((7, 7, 7, 8, 7))}
+
+    def load(path):
+        loads.append(path)
+        return contextlib.nullcontext(next(times_of[path]))
+
+    monkeypatch.setattr(comparisons, "opened", load)
+    monkeypatch.setattr(comparisons, "_token_s", lambda model: model)
+    times = comparisons._token_times(("slow", "fast"))
+    assert times.tolist() == [[1, 1, 2, 9, 9], [7, 7, 7, 8, 7]]
+    assert loads[:4] == ["slow", "fast", "fast", "slow"]
 
 
 @pytest.mark.llama_cpp
