@@ -63,23 +63,28 @@ def extract_likeliest(
     target: Model, recordings: Sequence[Recording], folder: Path, pauses: Pauses
 ) -> None:
     """Write a ROW for each token of each answer to the file LIKELIEST in a folder."""
-    piece = min(_PIECE, target.capabilities.max_rows)
 
     def rows(recording: Recording) -> bytes:
-        read, end = recording.ids[: recording.n_prompt - 1], len(recording.ids) - 1
-        if read:
-            target.decode(read, 0)
-        made = []
-        for begin in range(len(read), end, piece):
-            ids = recording.ids[begin : min(begin + piece, end)]
-            made.append(likeliest_of(target.decode(ids, len(ids)).logits))
-        return np.concatenate(made).tobytes()
+        n_read = recording.n_prompt - 1
+        if n_read:
+            target.decode(recording.ids[:n_read], 0)
+        return likeliest_after(target, recording.ids[n_read:-1]).tobytes()
 
     counts = [each.n_answer for each in recordings]
     append(
         folder / LIKELIEST, target, recordings, counts, ROW.itemsize, rows,
         "the target's probabilities", pauses,
     )  # fmt: skip
+
+
+def likeliest_after(target: Model, ids: Sequence[int]) -> npt.NDArray[np.void]:
+    """Evaluate tokens, and return a ROW for what follows each of them, [n]."""
+    piece = min(_PIECE, target.capabilities.max_rows)
+    made = []
+    for begin in range(0, len(ids), piece):
+        own = ids[begin : begin + piece]
+        made.append(likeliest_of(target.decode(own, len(own)).logits))
+    return np.concatenate(made)
 
 
 def append(

@@ -22,8 +22,9 @@ from ..costs.measuring import QUICK, measure
 from ..device import BUSY, LoadMeter
 from ..engine import Engine
 from ..measure.gains import SHORT_CACHE, speedup
+from .features import likeliest_after
 from .opening import opened
-from .serving import DEPTH
+from .serving import DEPTH, disturbed
 from .work import Work
 
 LENGTHS = ((3e3, 1.1), (3e4, 1.46), (1e5, 1.77), (3e5, 1.94), (1.5e8, 2.5))
@@ -49,10 +50,11 @@ class TrainingPlan:
     """The needs of a training on this device, and what to expect of the head.
 
     n_tokens: the answer tokens to train with. answers_per_s: tokens a second of answers, all slots
-    together, while prompts are read as well; features_per_s: of hidden states; training_per_s: of
-    training, an estimate. seconds: the time of each stage. disk, free_disk, memory: bytes.
-    break_even, wanted: the mean acceptance length at which drafting is as fast as plain decoding,
-    and WANTED_GAIN times as fast; None where no head reaches it. expected: the length to expect.
+    together, while prompts are read as well; features_per_s: of the stage in which the answers are
+    read; training_per_s: of training, an estimate. seconds: the time of each stage. disk,
+    free_disk, memory: bytes. break_even, wanted: the mean acceptance length at which drafting is as
+    fast as plain decoding, and WANTED_GAIN times as fast; None where no head reaches it. expected:
+    the length to expect.
     good_gain: the speedup with a good head (GOOD). expected_gain: with the expected length. others:
     the cores that other programs used during the measurements, 0 if the system does not show it.
     draft_model: the name of the draft model on this disk with which a load of the target would
@@ -84,12 +86,7 @@ class TrainingPlan:
     @property
     def warning(self) -> str:
         """Say that other programs disturbed the measurements, "" if they did not."""
-        if self.others <= BUSY:
-            return ""
-        return (
-            f"Other programs used {self.others:.1f} cores meanwhile, so the plan is not reliable: "
-            "plan again while nothing else runs."
-        )
+        return disturbed(self.others, "the plan", "plan again")
 
     @property
     def wanted_gain(self) -> float:
@@ -138,13 +135,16 @@ class Needs(NamedTuple):
 
     disk, memory: bytes. reading: the name of the stage in which the target reads the answers, ""
     for none. flops: the operations for each token of an answer in one pass of the training, 0 if
-    nothing is trained.
+    nothing is trained; once: those before the first pass. likeliest: the tokens that the target
+    finds likeliest are recorded.
     """
 
     disk: int
     memory: int
     reading: str = ""
     flops: float = 0.0
+    once: float = 0.0
+    likeliest: bool = False
 
 
 def expected_length(n_tokens: float) -> float:
@@ -209,19 +209,21 @@ def make_plan(
     """
     work.progress("measuring what this device needs and takes")
     meter, o, longer = LoadMeter(), work.options, work.longer(engine.tokenizer)
-    target, reading = target_speed(work.path, layers)
+    target, reading, reading_answers = target_speed(work.path, layers, needs.likeliest)
     answers = 1 / (1 / answers_per_s(engine) + (longer - 1) / reading)  # prompts are read as well
     draft, load, n = drafting(target), meter.look(), o.n_tokens
     length, there = expected(), rival(target)
     least = [length_for(target, draft, each * there[2]) if there else None for each in _GAINS]
     seconds = {"answers": max(0, n - work.recordings.n_tokens) / answers}
     if needs.reading:
-        seconds[needs.reading] = longer * n / reading
+        seconds[needs.reading] = n * ((longer - 1) / reading + 1 / reading_answers)
     if needs.flops:
-        training = matrix_flops() / needs.flops
-        seconds["training"] = 60 * o.minutes or o.passes * n / training
+        flops = matrix_flops()
+        training = flops / needs.flops
+        passes_s = 60 * o.minutes or o.passes * n / training
+        seconds["training"] = n * needs.once / flops + passes_s
     return TrainingPlan(
-        n, answers, reading, training if needs.flops else 0.0, seconds, needs.disk,
+        n, answers, reading_answers, training if needs.flops else 0.0, seconds, needs.disk,
         kept_files.free_disk(work.folder), needs.memory,
         length_for(target, draft, _GAINS[0]), length_for(target, draft, _GAINS[1]), length,
         speedup(target, draft, rate_of(length, DEPTH))[0], speedup(target, draft, GOOD)[0],
@@ -245,9 +247,13 @@ def answers_per_s(engine: Engine) -> float:
         return n / (time.monotonic() - began)
 
 
-def target_speed(path: Path, layers: Sequence[int] | None) -> tuple[Curve, float]:
+def target_speed(
+    path: Path, layers: Sequence[int] | None, likeliest: bool
+) -> tuple[Curve, float, float]:  # fmt: skip
     """Return t(n) of a target, measured now unless it is known, and the tokens a second at which it
-    reads text and gives the hidden states of these layers and the final ones, or none.
+    reads prompts and answers, giving the hidden states of these layers and the final ones, or none.
+
+    likeliest: of answers it also gives the likeliest tokens.
 
     Raises ConfigError for a target that does not give these states.
     """
@@ -257,7 +263,10 @@ def target_speed(path: Path, layers: Sequence[int] | None) -> tuple[Curve, float
         target.tap(())
         curve = curve_of(target)
         target.tap(wanted)
-        return curve, reading_per_s(target)
+        reading = reading_per_s(target, 256, target.decode)
+        if not likeliest:
+            return curve, reading, reading
+        return curve, reading, reading_per_s(target, 64, lambda ids: likeliest_after(target, ids))
 
 
 def curve_of(model: FileModel) -> Curve:
@@ -275,13 +284,12 @@ def curve_of(model: FileModel) -> Curve:
     return curve
 
 
-def reading_per_s(model: FileModel) -> float:
-    """Measure how many tokens of text a model reads in a second."""
+def reading_per_s(model: FileModel, n: int, read: Callable[[list[int]], object]) -> float:
+    """Measure how many of `n` tokens of text a model reads in a second."""
     model.truncate(0)
-    tokens = [5] * 256
     began = time.monotonic()
-    model.decode(tokens)
-    return len(tokens) / (time.monotonic() - began)
+    read([5] * n)
+    return n / (time.monotonic() - began)
 
 
 def matrix_flops() -> float:

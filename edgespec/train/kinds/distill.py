@@ -69,11 +69,10 @@ class Distill(Kind):
         layer = weights_of_layer(known, d)
         n_trained, n_output = min(o.n_layers, sizes.n_layer) * layer, sizes.vocab_size * d
         flops = longer * PASS_FLOPS * n_trained + 4 * n_output  # the output is not trained
-        flops += longer * 2 * sizes.n_layer * layer / max(1, o.passes)  # once: what they read
         needs = Needs(
             int(o.n_tokens * ROW.itemsize + _FLOAT * (longer * o.n_tokens * d + 4 * n_trained)),
             TRAINED_BYTES * n_trained + _FLOAT * (sizes.n_layer * layer + 2 * n_output),
-            _PROBABILITIES, flops,
+            _PROBABILITIES, flops, once=longer * 2 * sizes.n_layer * layer, likeliest=True,
         )  # fmt: skip
         return plan_of_draft(engine, work, self.start, needs)
 

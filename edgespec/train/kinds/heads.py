@@ -72,10 +72,11 @@ class HeadKind(Kind):
         """Measure this device and return the plan."""
         o, path, target = self.work.options, self.work.path, self.shape.target
         n_states = self.work.longer(engine.tokenizer) * o.n_tokens
+        n_output = target.vocab_size * target.hidden_size
         needs = planning.Needs(
             int(n_states * bytes_a_token(target.hidden_size)),
-            planning.TRAINED_BYTES * self.n_weights + 12 * target.vocab_size * target.hidden_size,
-            "hidden states", planning.PASS_FLOPS * o.depth * self.n_weights,
+            planning.TRAINED_BYTES * self.n_weights + 12 * n_output,
+            "hidden states", planning.PASS_FLOPS * o.depth * self.n_weights, once=2 * n_output,
         )  # fmt: skip
         return make_plan(
             engine, self.work, needs, lambda curve: planning.head_curve(curve, path, self.n_read),

@@ -80,6 +80,39 @@ class Target:
         assert self.layers == (1, 2, 3, FINAL)
 
 
+def test_the_plan_counts_what_is_done_once_and_what_is_slower_for_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "target_speed", lambda *_: (FLAT, 100.0, 20.0))
+    monkeypatch.setattr(planning, "answers_per_s", lambda _: 50.0)
+    monkeypatch.setattr(planning, "matrix_flops", lambda: 1e9)
+    work = SimpleNamespace(
+        path=tmp_path, folder=tmp_path, options=TrainOptions(n_tokens=1000, minutes=2),
+        recordings=SimpleNamespace(n_tokens=0), progress=print, longer=lambda _: 2.5,
+    )  # fmt: skip
+    needs = planning.Needs(5, 7, "probabilities", 2e6, once=3e6, likeliest=True)
+    engine = SimpleNamespace(tokenizer=None)
+    plan = planning.make_plan(engine, work, needs, lambda _: CHEAP, lambda: 1.4)
+    assert plan.features_per_s == 20
+    assert plan.seconds == pytest.approx({
+        "answers": 1000 / 50 + 1500 / 100, "probabilities": 1500 / 100 + 1000 / 20,
+        "training": 1000 * 3e6 / 1e9 + 120,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("likeliest", [False, True])
+def test_what_the_target_gives_of_answers_is_measured_as_well(monkeypatch, tmp_path, likeliest):
+    read = []
+    target = SimpleNamespace(
+        tap=read.append, truncate=lambda _: None, decode=lambda ids: read.append(len(ids))
+    )
+    monkeypatch.setattr(planning, "opened", lambda _: contextlib.nullcontext(target))
+    monkeypatch.setattr(planning, "curve_of", lambda _: FLAT)
+    monkeypatch.setattr(planning, "likeliest_after", lambda model, ids: read.append(model))
+    curve, prompts, answers = planning.target_speed(tmp_path, None, likeliest)
+    assert curve is FLAT
+    assert read == [(), (), (), 256, *[target] * likeliest]
+    assert (prompts == answers) == (not likeliest)
+
+
 @pytest.mark.parametrize(("load", "warns"), [
     (Load(1.4, 0.6, 0.0), True), (Load(0.1, 1.8, 0.1), False), (None, False),
 ])  # fmt: skip
