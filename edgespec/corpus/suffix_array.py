@@ -94,7 +94,9 @@ class SuffixArray:
             return NO_MATCH
         return Match(low, high, length + 1) if low < high else NO_MATCH
 
-    def continuations(self, match: Match, limit: int) -> list[tuple[int, int, int]]:
+    def continuations(
+        self, match: Match, limit: int | None = None
+    ) -> list[tuple[int, int, int]]:  # fmt: skip
         """Return up to `limit` tokens that follow a match, the most frequent first, as triples
         (token, hits, times): the token follows at `hits` of `times` places. If there are many
         places, only a sample of them is counted.

@@ -35,7 +35,7 @@ from .owners import OwnRates
 
 logger = logging.getLogger("edgespec.kept")
 
-_VERSION = 3  # version of the files; files of other versions are ignored
+_VERSION = 4  # version of the files; files of other versions are ignored
 _KIND = "learned"
 _MOST_BYTES = 64 << 20  # largest file of tokens that is read
 

@@ -10,19 +10,22 @@ from .base import State
 from .calibration import CalibratedDrafter, Evidence
 
 MOST = 4  # most guesses after one text
+FEW = 4  # last tokens whose other places are looked at as well
 _OTHERS = 0.2  # prior of a later guess, as a share of the probability that earlier guesses leave
+_AGREEING = (0.5, 0.9)  # bounds of classes: share of those places that a guess followed
 _COPYING = (0.3, 0.6, 0.85)  # bounds of classes of answers: share of last tokens that were guessed
 
 
 class Match(NamedTuple):
     """A place where the last `length` tokens occurred before, or several such places together.
 
-    followed: the tokens that followed, each as (token, hits, times): it followed `hits` times out
-    of `times`. group: the kind of place.
+    followed: the tokens that followed, each as (token, hits, times, share): it followed `hits`
+    times out of `times`. share: for a match of more than FEW tokens, the share of all places of the
+    last few tokens at which it followed, else 1. group: the kind of place.
     """
 
     length: int
-    followed: Iterable[tuple[int, int, int]]
+    followed: Iterable[tuple[int, int, int, float]]
     group: tuple[bool, ...] = ()
 
 
@@ -41,16 +44,16 @@ class MatchDrafter(CalibratedDrafter):
         longest = 0
         for length, followed, group in self.matches(state):
             longest = longest or length
-            for token, hits, times in followed:
+            for token, hits, times, share in followed:
                 if token in known:
                     continue
                 if len(known) == MOST:
                     return
-                kind = (*group, *kind_of(length, hits, times, self._predicted))
+                kind = (*group, *kind_of(length, hits, times, self._predicted, share))
                 if known:
                     yield token, (*kind, len(known), length < longest), _OTHERS * hits / times
                 else:
-                    yield token, kind, assumed(length, hits, times, self._predicted)
+                    yield token, kind, assumed(length, hits, times, self._predicted, share)
                 known.add(token)
 
     def _learn(self, state: State, token: int) -> None:
@@ -59,7 +62,9 @@ class MatchDrafter(CalibratedDrafter):
         self._predicted += (hit - self._predicted) / 20
 
 
-def assumed(length: int, hits: int, times: int, predicted: float) -> float:
+def assumed(
+    length: int, hits: int, times: int, predicted: float, share: float = 1.0
+) -> float:  # fmt: skip
     """Return the prior probability that a token is right, before any outcome was observed.
 
     For a match of n tokens that the token followed `hits` times out of `times`, it is
@@ -68,20 +73,26 @@ def assumed(length: int, hits: int, times: int, predicted: float) -> float:
     cases for n = 2, 74% for 4, 83% for 8 to 11 and 90% beyond. The probability is then raised for
     an answer that copies much, and lowered for one that copies little. predicted: the share of the
     answer's last tokens that were the first guess.
+
+    It is lowered for a long match if other tokens followed its end elsewhere: texts part there, for
+    example at the value of a field. share: as in `Match`.
     """
     evidence = length + times
     chance = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)
     copying: float = (max(predicted, 0.02) / (1.02 - predicted) / 1.5) ** 0.3
     odds = chance / (1 - chance) * copying
-    return odds / (1 + odds)
+    return odds / (1 + odds) * (1 + share) / 2
 
 
-def kind_of(length: int, hits: int, times: int, predicted: float) -> tuple[int, int, int]:
+def kind_of(
+    length: int, hits: int, times: int, predicted: float, share: float
+) -> tuple[int, int, int, int]:  # fmt: skip
     """Return the class of the evidence for a token.
 
-    It has three parts: the match's length, how often the token followed the match, and how much of
-    the answer is copied.
+    It has four parts: the match's length, how often the token followed the match, how much of the
+    answer is copied, and how often the token followed the match's last tokens anywhere.
     """
     classes = (1, 2, 3, 4, 6, 8, 12, 20, 40)
     followed = 3 if hits == times == 1 else 4 * hits // times if hits < times else 4
-    return bisect.bisect_left(classes, length), followed, bisect.bisect(_COPYING, predicted)
+    copying, agreeing = bisect.bisect(_COPYING, predicted), bisect.bisect(_AGREEING, share)
+    return bisect.bisect_left(classes, length), followed, copying, agreeing

@@ -24,7 +24,7 @@ from ..sampling.base import Request
 from ..types import Verified
 from . import register
 from .base import DrafterContext, Role
-from .matches import MOST, Match, MatchDrafter
+from .matches import FEW, MOST, Match, MatchDrafter
 
 _CONTEXT = 16  # tokens before an answer that are remembered with it; longest ending looked up
 _PREDICTED = 0.1  # share of a new answer assumed to be predicted: little of it was said before
@@ -154,6 +154,7 @@ class MemoryDrafter(MatchDrafter):
         self._conversation: _Conversation | None = None
         self._arrays: list[SuffixArray] = []
         self._state = State((), ())
+        self._known: dict[tuple[int, tuple[int, ...]], dict[int, float]] = {}
 
     def begin(self, request: Request, role: Role) -> None:
         """Begin a request: remember the last answer, and look up the prompt's end in the indexes
@@ -164,7 +165,7 @@ class MemoryDrafter(MatchDrafter):
         if self._memories:
             begun = self._memories.begin(request.owner, request.prompt)
             self._conversation, remembered = begun
-        self._arrays = remembered + self._documents
+        self._arrays, self._known = remembered + self._documents, {}
         ending = tuple(request.prompt[-_CONTEXT:])
         self._state = State(ending, tuple(array.find(ending) for array in self._arrays))
         self._predicted = _PREDICTED
@@ -212,19 +213,29 @@ class MemoryDrafter(MatchDrafter):
             self._memories.close()
 
     def matches(self, state: State) -> Iterator[Match]:
-        """Yield the match in each index, the longest first.
-
-        Matches for the first tokens of drafts are a kind of their own. Drafts often end where texts
-        part, so a long match goes on less often there.
-        """
+        """Yield the match in each index, the longest first."""
         n_remembered = len(self._arrays) - len(self._documents)
         by_length = sorted(enumerate(state.matches), key=lambda entry: -entry[1].length)
         for place, match in by_length:
             if not match.length:
                 return
-            followed = self._arrays[place].continuations(match, MOST)
-            possible = [each for each in followed if 0 <= each[0] < self._vocab_size]
-            yield Match(match.length, possible, (place < n_remembered, state is self._state))
+            shares = self._shares(place, state.ending[-FEW:]) if match.length > FEW else None
+            followed = [
+                (token, hits, times, 1.0 if shares is None else shares.get(token, 0.0))
+                for token, hits, times in self._arrays[place].continuations(match, MOST)
+                if 0 <= token < self._vocab_size
+            ]
+            yield Match(match.length, followed, (place < n_remembered,))
+
+    def _shares(self, place: int, few: tuple[int, ...]) -> dict[int, float]:
+        """Return the tokens that followed these in an index, each with the share of the places.
+        Once computed, they are kept for the request.
+        """
+        if (place, few) not in self._known:
+            array = self._arrays[place]
+            followed = array.continuations(array.find(few))
+            self._known[place, few] = {token: hits / times for token, hits, times in followed}
+        return self._known[place, few]
 
 
 def _documents(config: SpeculativeConfig, tokenizer: Tokenizer | None) -> list[SuffixArray]:

@@ -105,20 +105,34 @@ def test_several_continuations_are_a_tree():
     assert draft.parents == (-1, 0, -1)
 
 
-def test_first_tokens_of_drafts_are_a_kind_of_their_own():
-    """A text that goes on as before only after the first token of each draft.
+def fields():
+    """Return an index of six texts in which different values follow the same four tokens."""
+    texts = [(value + 30, value + 40, 25, 26, 27, 28, value, 50, 51) for value in range(30, 36)]
+    return indexed([np.array(text, np.int32) for text in texts])
 
-    Matches of five and of six tokens are otherwise of the same kind.
-    """
-    talk = Talk([document(*range(20, 40))], answers=None)
+
+def test_a_long_match_is_doubted_where_other_tokens_followed_its_end():
+    """Texts part at a value: the only place of a long match says little there."""
+    prompt = [62, 72, 25, 26, 27, 28]
+    talk = Talk([fields()], answers=None).ask(prompt)
+    assert talk.draft(2) == [32, 50]
+    value, after = chances(talk.drafter, 2)
+    (alone,) = chances(Talk([document(*prompt, 32)], answers=None).ask(prompt).drafter)
+    assert value < 0.7 * alone
+    assert after / value > 1.5 * value
+
+
+def test_places_where_texts_part_are_a_kind_of_their_own():
+    """Values are never right, and what comes before them always is."""
+    talk = Talk([fields()], answers=None)
     for _ in range(40):
-        talk.ask([20, 21, 22, 23, 24])
-        talk.drafter.accept(Verified((60, 30, 31)))  # the first token is another one
-        talk.drafter.accept(Verified((32, 33, 34, 35, 36, 37)))
-        talk.drafter.accept(Verified((61,)))
-    first, second = chances(talk.ask([20, 21, 22, 23, 24]).drafter, 2)
-    assert first < 0.6
-    assert second / first > 0.9
+        talk.ask([62, 72, 25, 26, 27]).say(28, 60)
+    before, value = (
+        chances(talk.ask(prompt).drafter)[0]
+        for prompt in ([62, 72, 25, 26, 27], [62, 72, 25, 26, 27, 28])
+    )
+    assert before > 0.9
+    assert value < 0.1
 
 
 def test_what_is_stale_is_trusted_less_and_less():
