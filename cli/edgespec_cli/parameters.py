@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import math
@@ -55,11 +56,14 @@ class ExistingPathType(click.Path):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
+            from edgespec import kept_files
+
             path = Path(value)
-            there = os.listdir(path.parent) if path.parent.is_dir() else []
-            near = difflib.get_close_matches(path.name, there, n=1)
-            if near and not path.exists():
-                error.message += f" Did you mean {str(path.with_name(near[0]))!r}?"
+            with contextlib.suppress(OSError):  # such as a name that is too long
+                there = [each.name for each in kept_files.matching(path.parent, "*")]
+                near = difflib.get_close_matches(path.name, there, n=1)
+                if near and not path.exists():
+                    error.message += f" Did you mean {str(path.with_name(near[0]))!r}?"
             raise
 
 

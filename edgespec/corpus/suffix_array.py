@@ -97,9 +97,9 @@ class SuffixArray:
     def continuations(
         self, match: Match, limit: int | None = None
     ) -> list[tuple[int, int, int]]:  # fmt: skip
-        """Return up to `limit` tokens that follow a match, the most frequent first, as triples
-        (token, hits, times): the token follows at `hits` of `times` places. If there are many
-        places, only a sample of them is counted.
+        """Return the tokens that follow a match, at most `limit` if it is given, the most frequent
+        first, as triples (token, hits, times): the token follows at `hits` of `times` places. If
+        there are many places, only a sample of them is counted.
         """
         low, high, length = match
         if low == high:

@@ -10,7 +10,7 @@ from .base import State
 from .calibration import CalibratedDrafter, Evidence
 
 MOST = 4  # most guesses after one text
-FEW = 4  # last tokens whose other places are looked at as well
+FEW = 4  # at most so many last tokens of a longer match are looked up again, in all their places
 _OTHERS = 0.2  # prior of a later guess, as a share of the probability that earlier guesses leave
 _AGREEING = (0.5, 0.9)  # bounds of classes: share of those places that a guess followed
 _COPYING = (0.3, 0.6, 0.85)  # bounds of classes of answers: share of last tokens that were guessed
@@ -20,8 +20,10 @@ class Match(NamedTuple):
     """A place where the last `length` tokens occurred before, or several such places together.
 
     followed: the tokens that followed, each as (token, hits, times, share): it followed `hits`
-    times out of `times`. share: for a match of more than FEW tokens, the share of all places of the
-    last few tokens at which it followed, else 1. group: the kind of place.
+    times out of `times`. share: for a match of more than FEW tokens, the share of the places of its
+    last tokens at which it followed; 1 for shorter matches, and if there are no other places. Of
+    the conversation, the longest ending of at most FEW tokens counts that has more places than
+    longer ones; of documents and earlier answers, the last FEW tokens. group: the kind of place.
     """
 
     length: int

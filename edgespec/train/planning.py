@@ -50,8 +50,8 @@ class TrainingPlan:
     """The needs of a training on this device, and what to expect of the head.
 
     n_tokens: the answer tokens to train with. answers_per_s: tokens a second of answers, all slots
-    together, while prompts are read as well; features_per_s: of the stage in which the answers are
-    read; training_per_s: of training, an estimate. seconds: the time of each stage. disk,
+    together, while prompts are read as well; features_per_s: of answers, when they are
+    read again; training_per_s: of training, an estimate. seconds: the time of each stage. disk,
     free_disk, memory: bytes. break_even, wanted: the mean acceptance length at which drafting is as
     fast as plain decoding, and WANTED_GAIN times as fast; None where no head reaches it. expected:
     the length to expect.
@@ -285,7 +285,7 @@ def curve_of(model: FileModel) -> Curve:
 
 
 def reading_per_s(model: FileModel, n: int, read: Callable[[list[int]], object]) -> float:
-    """Measure how many of `n` tokens of text a model reads in a second."""
+    """Measure how many tokens a second a model reads, with `n` tokens. read: evaluates them."""
     model.truncate(0)
     began = time.monotonic()
     read([5] * n)

@@ -69,8 +69,9 @@ class ServedHead:
 
 
 def disturbed(others: float, what: str, again: str) -> str:
-    """Say that something measured is not reliable, and what to do, if other programs used so many
-    cores meanwhile that it is not; else return "".
+    """Say that a measurement is not reliable, and how to repeat it. Return "" if it is reliable.
+
+    others: the cores that other programs used meanwhile. what: the thing that was measured.
     """
     if others <= BUSY:
         return ""
@@ -128,21 +129,22 @@ def _ratios(
     """Return for each prompt how many times as fast it was answered with the head, and how many
     cores other programs used meanwhile.
     """
-    ratios, others, meter = [], [], LoadMeter()
+    ratios, meter, used, watched = [], LoadMeter(), 0.0, 0.0  # core seconds, seconds
     for i, (prompt, n) in enumerate(prompts):
         pauses.wait()
         pauses.progress(f"speed with the draft: answer {i + 1} of {len(prompts)}")
         engine.generate(prompt, max_tokens=1)  # both find it in the cache, with hidden states
-        rates = {}
+        rates, seconds = {}, 0.0
         meter.look()
         for plain in (True, False) if i % 2 else (False, True):
             began = time.perf_counter()
             done = engine.generate(prompt, max_tokens=n, disable_spec_decode=plain, **_SETTINGS)
-            rates[plain] = len(done.token_ids) / (time.perf_counter() - began)
+            took = time.perf_counter() - began
+            rates[plain], seconds = len(done.token_ids) / took, seconds + took
         ratios.append(rates[False] / rates[True])
-        load = meter.look()
-        others.append(load.others if load else 0.0)
-    return ratios, float(np.mean(others))
+        if load := meter.look():
+            used, watched = used + load.others * seconds, watched + seconds
+    return ratios, used / watched if watched else 0.0
 
 
 def interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:

@@ -157,6 +157,7 @@ def test_forgetting_needs_no_target(edgespec_cli, given):
     (("MODEL", "--from-corpus", "--check", "MODEL"), "--from-corpus out"),
     (("MODEL", "--prompts", "nowhere.txt", "-o", "DIR"), "nowhere.txt"),
     (("MODEL", "--prompts", "PROMTS", "-o", "DIR"), "prompts.txt'?"),
+    (("MODEL", "--prompts", f"{'a' * 400}/b", "-o", "DIR"), "does not exist"),
     (("MODEL", "--prompts", "PROMPTS", "--kind", "moa", "-o", "DIR"), "moa"),
     (("MODEL", "--prompts", "PROMPTS", "--tokens", "0", "-o", "DIR"), "--tokens"),
 ])  # fmt: skip

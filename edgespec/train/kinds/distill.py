@@ -67,12 +67,14 @@ class Distill(Kind):
         sizes, known = target_sizes(self.start), known_of(self.start)
         d, longer = sizes.hidden_size, work.longer(engine.tokenizer)
         layer = weights_of_layer(known, d)
-        n_trained, n_output = min(o.n_layers, sizes.n_layer) * layer, sizes.vocab_size * d
+        n_layers = min(o.n_layers, sizes.n_layer)
+        n_trained, n_output = n_layers * layer, sizes.vocab_size * d
+        once = longer * 2 * (sizes.n_layer - n_layers) * layer  # the layers before those trained
         flops = longer * PASS_FLOPS * n_trained + 4 * n_output  # the output is not trained
         needs = Needs(
             int(o.n_tokens * ROW.itemsize + _FLOAT * (longer * o.n_tokens * d + 4 * n_trained)),
             TRAINED_BYTES * n_trained + _FLOAT * (sizes.n_layer * layer + 2 * n_output),
-            _PROBABILITIES, flops, once=longer * 2 * sizes.n_layer * layer, likeliest=True,
+            _PROBABILITIES, flops, once, likeliest=True,
         )  # fmt: skip
         return plan_of_draft(engine, work, self.start, needs)
 

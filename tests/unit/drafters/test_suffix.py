@@ -168,6 +168,8 @@ def test_a_long_match_is_doubted_where_other_tokens_followed_its_end():
     assert value == pytest.approx(assumed(7, 1, 1, 0.3, share=1 / 3))
     assert value < 0.7 * assumed(7, 1, 1, 0.3)
     assert after == pytest.approx(value * assumed(8, 1, 1, 0.3))
+    begin(drafter := SuffixDrafter(5), [*text, 7, 8, *field])  # no match of four tokens counts
+    assert chances(drafter)[0] == pytest.approx(assumed(7, 1, 1, 0.3))
 
 
 def test_an_answer_that_copies_is_expected_to_go_on():

@@ -107,10 +107,10 @@ def test_what_the_target_gives_of_answers_is_measured_as_well(monkeypatch, tmp_p
     monkeypatch.setattr(planning, "opened", lambda _: contextlib.nullcontext(target))
     monkeypatch.setattr(planning, "curve_of", lambda _: FLAT)
     monkeypatch.setattr(planning, "likeliest_after", lambda model, ids: read.append(model))
-    curve, prompts, answers = planning.target_speed(tmp_path, None, likeliest)
-    assert curve is FLAT
+    clock = iter(range(10))
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert planning.target_speed(tmp_path, None, likeliest) == (FLAT, 256, 64 if likeliest else 256)
     assert read == [(), (), (), 256, *[target] * likeliest]
-    assert (prompts == answers) == (not likeliest)
 
 
 @pytest.mark.parametrize(("load", "warns"), [

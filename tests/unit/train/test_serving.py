@@ -16,13 +16,15 @@ class Answering:
 
 
 def test_other_programs_are_watched_during_answers_but_not_during_pauses(monkeypatch):
-    looks = iter((1.9, 0.2, 1.9, 0.6))
+    looks, clock = iter((1.9, 0.2, 1.9, 0.6)), iter((0, 1, 1, 2, 2, 5, 5, 8))
     monkeypatch.setattr(
         serving.LoadMeter, "look", lambda _: SimpleNamespace(others=next(looks))
     )  # fmt: skip
+    time = SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr(serving, "time", time)
     ratios, others = serving._ratios(Answering(), [((1,), 2)] * 2, Pauses(print, gently=False))
-    assert len(ratios) == 2
-    assert others == pytest.approx(0.4)
+    assert ratios == [1, 1]
+    assert others == (2 * 0.2 + 6 * 0.6) / 8  # by how long the answers took
 
 
 @pytest.mark.parametrize(("others", "said"), [(0.1, ""), (1.4, "Other programs used 1.4 cores")])

@@ -27,7 +27,7 @@ final class SuffixAutomaton {
 
     /**
      * A token that followed an ending of `length` tokens, `hits` times out of the `times` that anything
-     * did. Of a long ending, `share` is the share of all places of its last few tokens at which it
+     * did. Of a long ending, `share` is the share of the places of its last tokens (`few`) at which it
      * followed; else it is 1.
      */
     static final class Follower {

@@ -12,7 +12,7 @@ final class SuffixDrafter {
     private static final double HOPELESS = 0.02;
     /** Shorter endings that are looked at. */
     private static final int SHORTER = 2;
-    /** Last tokens whose other places are looked at as well. */
+    /** At most so many last tokens of a longer match are looked up again, in all their places. */
     private static final int FEW = 4;
     /** Classes of tokens, by the share of those places at which they followed. */
     private static final double[] AGREEING = {0.5, 0.9};
