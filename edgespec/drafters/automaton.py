@@ -64,10 +64,15 @@ class SuffixAutomaton:
         The token followed `hits` times out of `times`. The latest token comes first, then the most
         frequent ones.
         """
-        times = self._times(state)
+        newest = len(self.tokens) - 1
+        times = max(1, self._count[state] - (self._end[state] == newest))
         if len(self._next[state]) == 1:
             ((token, after),) = self._next[state].items()
-            return [] if token == SEPARATOR else [(token, _hits(self._count[after], times), times)]
+            return (
+                []
+                if token == SEPARATOR
+                else [(token, max(1, min(self._count[after], times)), times)]
+            )
         entries = sorted(
             (-self._count[after], -self._end[after], token)
             for token, after in self._next[state].items()
@@ -77,7 +82,7 @@ class SuffixAutomaton:
             latest = min(entries, key=lambda entry: entry[1])
             entries.remove(latest)
             entries.insert(0, latest)
-        return [(token, _hits(-count, times), times) for count, _, token in entries[:limit]]
+        return [(token, max(1, min(-count, times)), times) for count, _, token in entries[:limit]]
 
     def shorter(self, state: int) -> tuple[int, int]:
         """Follow the suffix link: return (state, length) of the longest shorter ending that
@@ -85,28 +90,6 @@ class SuffixAutomaton:
         """
         link = max(self._link[state], 0)
         return link, self._length[link]
-
-    def share(self, state: int, token: int) -> float:
-        """Return the share of a state's occurrences that a token followed; it did follow some."""
-        times = self._times(state)
-        return _hits(self._count[self._next[state][token]], times) / times
-
-    def few(self, state: int, most: int) -> tuple[int, int]:
-        """Return (state, length) of the longest ending of a state's text that has at most so many
-        tokens and occurred in more places than longer ones; the text has more tokens.
-
-        It is what suffix links lead to as well, but periodic text has thousands of them.
-        """
-        end, reached = self._end[state] + 1, 0
-        for token in self.tokens[end - most : end]:
-            reached = self._next[reached][token]
-        if self._length[reached] > most:
-            return self.shorter(reached)
-        return reached, self._length[reached]
-
-    def _times(self, state: int) -> int:
-        """Return how often a state's text occurred before the end of the text."""
-        return max(1, self._count[state] - (self._end[state] == len(self.tokens) - 1))
 
     def _count_newest(self) -> None:
         state, end = self._last, len(self.tokens) - 1
@@ -141,11 +124,6 @@ class SuffixAutomaton:
         self._count.append(0)
         self._end.append(-1)
         return len(self._length) - 1
-
-
-def _hits(count: int, times: int) -> int:
-    """Return how often a token followed, in 1 … times: old occurrences may not all be counted."""
-    return max(1, min(count, times))
 
 
 def read(request: Request, automaton: SuffixAutomaton) -> SuffixAutomaton:

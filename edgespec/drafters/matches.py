@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .base import State
 from .calibration import CalibratedDrafter, Evidence
 
 MOST = 4  # most guesses after one text
-FEW = 4  # at most so many last tokens of a longer match are looked up again, in all their places
 _OTHERS = 0.2  # prior of a later guess, as a share of the probability that earlier guesses leave
 _AGREEING = (0.5, 0.9)  # bounds of classes: share of those places that a guess followed
 _COPYING = (0.3, 0.6, 0.85)  # bounds of classes of answers: share of last tokens that were guessed
@@ -19,16 +18,15 @@ _COPYING = (0.3, 0.6, 0.85)  # bounds of classes of answers: share of last token
 class Match(NamedTuple):
     """A place where the last `length` tokens occurred before, or several such places together.
 
-    followed: the tokens that followed, each as (token, hits, times, share): it followed `hits`
-    times out of `times`. share: for a match of more than FEW tokens, the share of the places of its
-    last tokens at which it followed; 1 for shorter matches, and if there are no other places. Of
-    the conversation, the longest ending of at most FEW tokens counts that has more places than
-    longer ones; of documents and earlier answers, the last FEW tokens. group: the kind of place.
+    followed: the tokens that followed, each as (token, hits, times): it followed `hits` times out
+    of `times`. group: the kind of place. shares: the tokens that followed the match's last few
+    tokens anywhere, each with the share of these places; None if that is not looked at.
     """
 
     length: int
-    followed: Iterable[tuple[int, int, int, float]]
+    followed: Iterable[tuple[int, int, int]]
     group: tuple[bool, ...] = ()
+    shares: Mapping[int, float] | None = None
 
 
 class MatchDrafter(CalibratedDrafter):
@@ -44,13 +42,14 @@ class MatchDrafter(CalibratedDrafter):
         """Yield the tokens that followed the matches, with the evidence; longest match first."""
         known: set[int] = set()
         longest = 0
-        for length, followed, group in self.matches(state):
+        for length, followed, group, shares in self.matches(state):
             longest = longest or length
-            for token, hits, times, share in followed:
+            for token, hits, times in followed:
                 if token in known:
                     continue
                 if len(known) == MOST:
                     return
+                share = 1.0 if shares is None else shares.get(token, 0.0)
                 kind = (*group, *kind_of(length, hits, times, self._predicted, share))
                 if known:
                     yield token, (*kind, len(known), length < longest), _OTHERS * hits / times
@@ -77,7 +76,7 @@ def assumed(
     answer's last tokens that were the first guess.
 
     It is lowered for a long match if other tokens followed its end elsewhere: texts part there, for
-    example at the value of a field. share: as in `Match`.
+    example at the value of a field. share: of a token in `Match.shares`.
     """
     evidence = length + times
     chance = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)

@@ -24,9 +24,10 @@ from ..sampling.base import Request
 from ..types import Verified
 from . import register
 from .base import DrafterContext, Role
-from .matches import FEW, MOST, Match, MatchDrafter
+from .matches import MOST, Match, MatchDrafter
 
 _CONTEXT = 16  # tokens before an answer that are remembered with it; longest ending looked up
+_FEW = 4  # last tokens of a longer match that are looked up in all their places
 _PREDICTED = 0.1  # share of a new answer assumed to be predicted: little of it was said before
 _MOST_OWNERS = 32  # owners whose answers are remembered at the same time
 _SHORTEST = 4  # tokens of the shortest answer that is worth remembering
@@ -219,13 +220,10 @@ class MemoryDrafter(MatchDrafter):
         for place, match in by_length:
             if not match.length:
                 return
-            shares = self._shares(place, state.ending[-FEW:]) if match.length > FEW else None
-            followed = [
-                (token, hits, times, 1.0 if shares is None else shares.get(token, 0.0))
-                for token, hits, times in self._arrays[place].continuations(match, MOST)
-                if 0 <= token < self._vocab_size
-            ]
-            yield Match(match.length, followed, (place < n_remembered,))
+            followed = self._arrays[place].continuations(match, MOST)
+            possible = [each for each in followed if 0 <= each[0] < self._vocab_size]
+            shares = self._shares(place, state.ending[-_FEW:]) if match.length > _FEW else None
+            yield Match(match.length, possible, (place < n_remembered,), shares)
 
     def _shares(self, place: int, few: tuple[int, ...]) -> dict[int, float]:
         """Return the tokens that followed these in an index, each with the share of the places.

@@ -13,7 +13,7 @@ from ..types import Verified
 from . import register
 from .automaton import SuffixAutomaton, read
 from .base import DrafterContext, Role
-from .matches import FEW, MOST, Match, MatchDrafter
+from .matches import MOST, Match, MatchDrafter
 
 _SHORTER = 2  # number of shorter endings that are looked at
 _PREDICTED = 0.3  # share of a new answer assumed to be predicted
@@ -56,18 +56,11 @@ class SuffixDrafter(MatchDrafter):
 
     def matches(self, state: State) -> Iterator[Match]:
         """Yield the longest ending, then shorter ones, each of which occurred in more places."""
-        automaton = self._automaton
-        few, n_few = automaton.few(state[0], FEW) if state[1] > FEW else (0, 0)
         for _ in range(1 + _SHORTER):
-            place, length = state
-            if length < self._min_match:
+            if state[1] < self._min_match:
                 return
-            is_long = length > FEW and n_few >= self._min_match
-            yield Match(length, [
-                (token, hits, times, automaton.share(few, token) if is_long else 1.0)
-                for token, hits, times in automaton.continuations(place, MOST)
-            ])  # fmt: skip
-            state = automaton.shorter(place)
+            yield Match(state[1], self._automaton.continuations(state[0], MOST))
+            state = self._automaton.shorter(state[0])
 
 
 @register("suffix", "prompt lookup", aliases=("ngram",), automatic=True)

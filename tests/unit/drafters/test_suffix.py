@@ -158,20 +158,6 @@ def test_what_is_assumed():
     assert copying == sorted(set(copying))
 
 
-def test_a_long_match_is_doubted_where_other_tokens_followed_its_end():
-    """A value follows the same four tokens at three places; one place has more before them."""
-    field = [1, 2, 3, 4]
-    text = [*field, 30, 9, *field, 31, 9, 7, 8, *field, 32, 33, 9]
-    drafter = made([*text, 7, 8, *field])
-    value, after = chances(drafter, 2)
-    assert chain(drafter, 2) == (32, 33)
-    assert value == pytest.approx(assumed(7, 1, 1, 0.3, share=1 / 3))
-    assert value < 0.7 * assumed(7, 1, 1, 0.3)
-    assert after == pytest.approx(value * assumed(8, 1, 1, 0.3))
-    begin(drafter := SuffixDrafter(5), [*text, 7, 8, *field])  # no match of four tokens counts
-    assert chances(drafter)[0] == pytest.approx(assumed(7, 1, 1, 0.3))
-
-
 def test_an_answer_that_copies_is_expected_to_go_on():
     prompt = list(range(100, 160))
     drafter = made(prompt)

@@ -7,7 +7,7 @@ import java.util.Map;
 
 /**
  * A suffix automaton over all tokens so far: it knows every substring of them (Blumer et al. 1985;
- * for drafting arXiv 2411.10666), as the one in edgespec/drafters/automaton.py does. The suffix link of
+ * for drafting arXiv 2411.10666), as the one in edgespec/drafters/suffix.py does. The suffix link of
  * the newest state is the longest ending that was seen before. The newest position is counted when
  * the next token comes, so that only earlier occurrences are found.
  */
@@ -25,17 +25,12 @@ final class SuffixAutomaton {
     private final IntList end = new IntList();
     private int last = 0;
 
-    /**
-     * A token that followed an ending of `length` tokens, `hits` times out of the `times` that anything
-     * did. Of a long ending, `share` is the share of the places of its last tokens (`few`) at which it
-     * followed; else it is 1.
-     */
+    /** A token that followed an ending of `length` tokens, `hits` times out of the `times` that anything did. */
     static final class Follower {
         final int token;
         final int length;
         final int hits;
         final int times;
-        double share = 1;
 
         Follower(int token, int length, int hits, int times) {
             this.token = token;
@@ -74,6 +69,8 @@ final class SuffixAutomaton {
 
     /** Returns the token that followed a state, reached by `length` tokens, the last time; null if none did. */
     Follower latest(int state, int length) {
+        int newest = tokens.size() - 1;
+        int times = Math.max(1, count.get(state) - (end.get(state) == newest ? 1 : 0));
         Map.Entry<Integer, Integer> found = null;
         for (Map.Entry<Integer, Integer> one : next.get(state).entrySet()) {
             if (one.getKey() != SEPARATOR
@@ -84,26 +81,8 @@ final class SuffixAutomaton {
         if (found == null) {
             return null;
         }
-        int times = times(state);
-        return new Follower(found.getKey(), length, hits(found.getValue(), times), times);
-    }
-
-    /** Returns the share of a state's occurrences that a token followed; it did follow some. */
-    double share(int state, int token) {
-        int times = times(state);
-        return (double) hits(next.get(state).get(token), times) / times;
-    }
-
-    /**
-     * Returns the state of the longest ending of a state's text that has at most so many tokens and
-     * occurred in more places than longer ones; the text has more tokens.
-     */
-    int few(int state, int most) {
-        int reached = 0;
-        for (int i = end.get(state) + 1 - most; i <= end.get(state); i++) {
-            reached = next.get(reached).get(tokens.get(i));
-        }
-        return length.get(reached) > most ? shorter(reached) : reached;
+        int hits = Math.max(1, Math.min(count.get(found.getValue()), times));
+        return new Follower(found.getKey(), length, hits, times);
     }
 
     /**
@@ -120,13 +99,6 @@ final class SuffixAutomaton {
         matched[0] = after == null ? 0 : matched[0] + 1;
         return after == null ? 0 : after;
     }
-
-    /** Returns how often a state's text occurred before the end of the text. */
-    private int times(int state) {
-        return Math.max(1, count.get(state) - (end.get(state) == tokens.size() - 1 ? 1 : 0));
-    }
-
-    private int hits(int after, int times) { return Math.max(1, Math.min(count.get(after), times)); }
 
     private void countNewest() {
         int newest = tokens.size() - 1;

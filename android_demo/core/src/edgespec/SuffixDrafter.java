@@ -12,10 +12,6 @@ final class SuffixDrafter {
     private static final double HOPELESS = 0.02;
     /** Shorter endings that are looked at. */
     private static final int SHORTER = 2;
-    /** At most so many last tokens of a longer match are looked up again, in all their places. */
-    private static final int FEW = 4;
-    /** Classes of tokens, by the share of those places at which they followed. */
-    private static final double[] AGREEING = {0.5, 0.9};
     /** Classes of answers, by the share of their end that lookup predicted. */
     private static final double[] COPYING = {0.3, 0.6, 0.85};
     /** Classes of matches, by their length in tokens. */
@@ -98,13 +94,9 @@ final class SuffixDrafter {
 
     /** Returns what followed the longest ending that anything followed; null if there is none. */
     private SuffixAutomaton.Follower first(int state, int length) {
-        int few = length > FEW ? automaton.few(state, FEW) : 0;
         for (int i = 0; i <= SHORTER && length >= minMatch; i++) {
             SuffixAutomaton.Follower found = automaton.latest(state, length);
             if (found != null) {
-                if (length > FEW && automaton.length(few) >= minMatch) {
-                    found.share = automaton.share(few, found.token);
-                }
                 return found;
             }
             state = automaton.shorter(state);
@@ -114,8 +106,8 @@ final class SuffixDrafter {
     }
 
     /**
-     * Returns the chance that a token is right where nothing is known yet. The function assumed in
-     * edgespec/drafters/matches.py says where its numbers come from.
+     * Returns the chance that a token is right where nothing is known yet. The function _assumed in
+     * edgespec/drafters/suffix.py says where its numbers come from.
      */
     private double assumed(SuffixAutomaton.Follower one) {
         double share = (double) one.hits / one.times;
@@ -123,28 +115,20 @@ final class SuffixDrafter {
         double chance = share * share * (evidence - 1) / (evidence + 0.5);
         double copying = Math.pow(Math.max(predicted, 0.02) / (1.02 - predicted) / 1.5, 0.3);
         double odds = chance / (1 - chance) * copying;
-        return odds / (1 + odds) * (1 + one.share) / 2;
+        return odds / (1 + odds);
     }
 
-    /**
-     * Returns the class of the evidence: the match's length, how it was followed, how much is copied, and
-     * how its last tokens were followed elsewhere.
-     */
+    /** Returns the class of the evidence: the match's length, how it was followed, how much is copied. */
     private int kind(SuffixAutomaton.Follower one) {
         int lengths = 0;
         while (lengths < LENGTHS.length && LENGTHS[lengths] < one.length) {
             lengths++;
         }
-        int followed = one.hits < one.times ? 4 * one.hits / one.times : one.times == 1 ? 3 : 4;
-        return ((lengths * 5 + followed) * 4 + above(COPYING, predicted)) * 3 + above(AGREEING, one.share);
-    }
-
-    /** Returns how many bounds a value reaches. */
-    private static int above(double[] bounds, double value) {
-        int n = 0;
-        while (n < bounds.length && bounds[n] <= value) {
-            n++;
+        int copying = 0;
+        while (copying < COPYING.length && COPYING[copying] <= predicted) {
+            copying++;
         }
-        return n;
+        int followed = one.hits < one.times ? 4 * one.hits / one.times : one.times == 1 ? 3 : 4;
+        return (lengths * 5 + followed) * 4 + copying;
     }
 }
