@@ -50,17 +50,16 @@ class TrainingPlan:
     """The needs of a training on this device, and what to expect of the head.
 
     n_tokens: the answer tokens to train with. answers_per_s: tokens a second of answers, all slots
-    together, while prompts are read as well; features_per_s: of answers, when they are
-    read again; training_per_s: of training, an estimate. seconds: the time of each stage. disk,
-    free_disk, memory: bytes. break_even, wanted: the mean acceptance length at which drafting is as
-    fast as plain decoding, and WANTED_GAIN times as fast; None where no head reaches it. expected:
-    the length to expect.
-    good_gain: the speedup with a good head (GOOD). expected_gain: with the expected length. others:
-    the cores that other programs used during the measurements, 0 if the system does not show it.
-    draft_model: the name of the draft model on this disk with which a load of the target would
-    draft, "" for none; draft_length, draft_gain: its acceptance length for a few prompts, and its
-    speedup. as_draft, above_draft: the acceptance length at which a head is as fast as it, and
-    WANTED_GAIN times as fast.
+    together, while prompts are read as well; features_per_s: of answers, when they are read again;
+    training_per_s: of training, an estimate. seconds: the time of each stage. disk, free_disk,
+    memory: bytes. break_even, wanted: the mean acceptance length at which drafting is as fast as
+    plain decoding, and WANTED_GAIN times as fast; None where no head reaches it. expected: the
+    length to expect. good_gain: the speedup with a good head (GOOD). expected_gain: with the
+    expected length. others: the cores that other programs used during the measurements, 0 if the
+    system does not show it. draft_model: the name of the draft model on this disk with which a load
+    of the target would draft, "" for none; draft_length, draft_gain: its acceptance length for a
+    few prompts, and its speedup. as_draft, above_draft: the acceptance length at which a head is as
+    fast as it, and WANTED_GAIN times as fast.
     """
 
     n_tokens: int
