@@ -28,7 +28,6 @@ class Calibration:
     def __init__(self, strength: float = 8, memory: float = 150) -> None:
         self._strength = strength
         self._memory = memory
-        self._keep = 1 - 1 / memory
         self._seen: dict[Hashable, tuple[float, float]] = {}
 
     def estimate(self, kind: Hashable, prior: float) -> float:
@@ -36,10 +35,11 @@ class Calibration:
         hits, n = self._seen.get(kind, (0.0, 0.0))
         return (prior * self._strength + hits) / (self._strength + n)
 
-    def observe(self, kind: Hashable, hit: bool) -> None:
-        """Learn from one outcome."""
+    def observe(self, kind: Hashable, hit: bool, memory: float = 0) -> None:
+        """Learn from one outcome. memory: that of this kind, if it differs from the others'."""
+        keep = 1 - 1 / (memory or self._memory)
         hits, n = self._seen.get(kind, (0.0, 0.0))
-        self._seen[kind] = self._keep * hits + hit, self._keep * n + 1
+        self._seen[kind] = keep * hits + hit, keep * n + 1
 
     def probs(self, evidence: Iterable[Evidence], least: float = 0.0) -> list[tuple[int, float]]:
         """Return the guesses for the next token, each with its probability.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .base import State
-from .calibration import CalibratedDrafter, Evidence
+from .calibration import CalibratedDrafter
 
 MOST = 4  # most guesses after one text
 _OTHERS = 0.2  # prior of a later guess, as a share of the probability that earlier guesses leave
 _AGREEING = (0.5, 0.9)  # bounds of classes: share of those places that a guess followed
+_PARTING = "parting"  # evidence of all long matches whose ends went on otherwise elsewhere
+_LATELY = 25  # memory for such evidence: it depends on what is copied
 _COPYING = (0.3, 0.6, 0.85)  # bounds of classes of answers: share of last tokens that were guessed
 
 
@@ -38,8 +40,13 @@ class MatchDrafter(CalibratedDrafter):
         """Yield the matches of a state, the longest first."""
         raise NotImplementedError
 
-    def evidence(self, state: State) -> Iterator[Evidence]:
-        """Yield the tokens that followed the matches, with the evidence; longest match first."""
+    def evidence(self, state: State) -> Iterator[tuple[int, tuple[Any, ...], float]]:
+        """Yield the tokens that followed the matches, with the evidence; longest match first.
+
+        A long match is doubted if other tokens followed its end elsewhere: texts part there, for
+        example at the value of a field. How much depends on how often such matches were right
+        lately, since a document that is copied word for word goes on after them all the same.
+        """
         known: set[int] = set()
         longest = 0
         for length, followed, group, shares in self.matches(state):
@@ -54,18 +61,23 @@ class MatchDrafter(CalibratedDrafter):
                 if known:
                     yield token, (*kind, len(known), length < longest), _OTHERS * hits / times
                 else:
-                    yield token, kind, assumed(length, hits, times, self._predicted, share)
+                    prior = assumed(length, hits, times, self._predicted)
+                    if (agreeing := kind[-1]) < len(_AGREEING):
+                        prior = self._calibration.estimate((_PARTING, agreeing), prior)
+                    yield token, kind, prior
                 known.add(token)
 
     def _learn(self, state: State, token: int) -> None:
         """Learn which of the guesses after a state was right."""
-        hit = self._calibration.observe_all(self.evidence(state), token)
+        guesses = list(self.evidence(state))
+        for guess, (*_, agreeing), _ in guesses[:1]:
+            if agreeing < len(_AGREEING):
+                self._calibration.observe((_PARTING, agreeing), guess == token, _LATELY)
+        hit = self._calibration.observe_all(guesses, token)
         self._predicted += (hit - self._predicted) / 20
 
 
-def assumed(
-    length: int, hits: int, times: int, predicted: float, share: float = 1.0
-) -> float:  # fmt: skip
+def assumed(length: int, hits: int, times: int, predicted: float) -> float:
     """Return the prior probability that a token is right, before any outcome was observed.
 
     For a match of n tokens that the token followed `hits` times out of `times`, it is
@@ -74,15 +86,12 @@ def assumed(
     cases for n = 2, 74% for 4, 83% for 8 to 11 and 90% beyond. The probability is then raised for
     an answer that copies much, and lowered for one that copies little. predicted: the share of the
     answer's last tokens that were the first guess.
-
-    It is lowered for a long match if other tokens followed its end elsewhere: texts part there, for
-    example at the value of a field. share: of a token in `Match.shares`.
     """
     evidence = length + times
     chance = (hits / times) ** 2 * (evidence - 1) / (evidence + 0.5)
     copying: float = (max(predicted, 0.02) / (1.02 - predicted) / 1.5) ** 0.3
     odds = chance / (1 - chance) * copying
-    return odds / (1 + odds) * (1 + share) / 2
+    return odds / (1 + odds)
 
 
 def kind_of(
