@@ -38,6 +38,7 @@ _NOT_MEASURED = "costs are not measured yet"
 _SHORT = 8  # least number of tokens that are expected to come, unless the request's limit is lower
 _IN_SIGHT, _GROWTH = 16, 4  # foresight: 16 tokens, and 4 for each token of the answer so far
 _PLAIN_EVERY = 48  # most drafting steps between two plain ones
+_RECURRING = 32  # tokens between two drafts of a model; more are a passage, like the prompt
 _PAUSE = 16  # steps for which a draft model that is not worth its time is not evaluated
 
 
@@ -66,6 +67,7 @@ class Adaptive(Policy):
         self._n_emitted = 0
         self._may_draft = True
         self._pause = 0  # steps until a model may be evaluated again
+        self._has_read = False  # a model has read the prompt
         self._forbidden: Forbidden | None = None
         self._right: list[int] = []  # indices of its tokens that were emitted
 
@@ -75,7 +77,7 @@ class Adaptive(Policy):
         self._may_draft = bool(drafters)
         if drafters:
             self.accounts.begin(request.params.max_tokens)
-        self._pause, self._forbidden = 0, None
+        self._pause, self._forbidden, self._has_read = 0, None, False
         known = self.costs.known
         wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
         role = Role.DRAWN if known and not wide else Role.MATCHED
@@ -119,6 +121,7 @@ class Adaptive(Policy):
             explore=explore,
             n_ahead=_tokens_ahead(budget, min(self.accounts.lengths)),
             reading=self.accounts.catch_up_penalty,
+            recurring=_RECURRING if self._has_read else 0,
             paused=paused,
         )
 
@@ -155,6 +158,7 @@ class Adaptive(Policy):
             lost += max(0.0, step.total_s - reading_s - plain) / plain
         won_by_model = 0.0
         if step.draft_evaluated:
+            self._has_read = True
             won_by_model = step.n_accepted - lost
             self.accounts.count_catch_up(reading_s / plain, won_by_model)
         self.accounts.count(step.n_accepted - lost, step.n_emitted)

@@ -24,7 +24,9 @@ class Limits(NamedTuple):
     `costs` gives the seconds. At price 0 time costs nothing, and `costs` may be None. margin:
     tokens that a draft must gain. loss: tokens that a draft may lose. explore: tokens that may be
     lost by trying a model that is expected to lose. n_ahead: tokens of the answer that are expected
-    to come. reading: a factor on the time in which a model reads text that it has not read yet.
+    to come, over which the time is spread in which a model reads text that it has not read yet.
+    reading: a factor on that time. recurring: the time for so many tokens or fewer is not spread,
+    because the model will have to read as many before its next draft.
     p_min: lookups draft no path below this probability. at_least: no draft is made of fewer tokens.
     max_leaves: most leaves of the tree; the target may allow fewer. paused: no model is evaluated
     where the text ends. lookups_only: no model is evaluated at all.
@@ -38,6 +40,7 @@ class Limits(NamedTuple):
     explore: float = 0.0
     n_ahead: int = 1 << 30
     reading: float = 1.0
+    recurring: int = 0
     p_min: float = 0.0
     at_least: int = 1
     max_leaves: int = 1 << 30

@@ -126,12 +126,14 @@ class OpenedWorth:
         return certain.expected(0, 1.0, min(LOOK_AHEAD, limits.nodes)) <= limits.margin
 
     def reading(self, usual: Sequence[float]) -> float:
-        """Return the tokens that reading costs each step if it is spread over the steps to come.
+        """Return the tokens that reading costs this step. It is spread over the steps to come, but
+        not if it recurs in each of them.
 
         usual: the acceptance probabilities of the first tokens of a draft.
         """
-        limits = self._worth.limits
-        steps = max(1.0, limits.n_ahead / (1 + sum(usual)))
+        limits, steps = self._worth.limits, 1.0
+        if self.work.n_tokens > limits.recurring:
+            steps = max(1.0, limits.n_ahead / (1 + sum(usual)))
         return limits.reading * limits.price * self.reading_s / steps
 
     def pays(self, n: int, prob: float, *, unknown: bool = False) -> bool:

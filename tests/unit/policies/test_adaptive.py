@@ -205,6 +205,22 @@ def test_reading_is_worth_it_in_long_answers_only():
     assert depth(made, Model(n_unread=1), n_emitted=2) > 0
 
 
+def test_what_is_read_between_two_drafts_is_paid_by_each_of_them():
+    """The prompt is read once, and a passage that others drafted counts like it."""
+    made = policy(0.02, draft=0.1, reading=0.2)
+    late, later = Model(n_unread=30), Model(n_unread=34)
+    drafted = StepStats("m", 1, 0, 1, 2, 101, 0.1, 1.0, 1.1, draft_evaluated=(Work(1, 99),))
+    begin(made, late)
+    for _ in range(4):
+        made.observe(PLAIN, emitted(7), None)
+    assert depth(made, late, n_emitted=100) > 0
+    made.observe(drafted, emitted(7), grow(made, late, n_emitted=100))
+    assert depth(made, later, n_emitted=101) > 0
+    assert depth(made, late, n_emitted=101) == 0
+    begin(made, late)
+    assert depth(made, late, n_emitted=100) > 0
+
+
 def test_an_answer_is_like_the_last_ones_as_far_as_it_can_be_seen():
     def begins(*answers):
         made, reading = policy(0.02, draft=0.1, reading=0.05), Model(n_unread=600)

@@ -168,11 +168,15 @@ def test_a_model_that_would_lose_is_tried_within_the_exploration_budget():
     assert 0 < growth.explored <= 1.0
 
 
-@pytest.mark.parametrize(("n_ahead", "opened"), [(1000, True), (2, False)])
-def test_reading_a_text_is_spread_over_the_steps_to_come(n_ahead, opened):
+@pytest.mark.parametrize(
+    ("n_ahead", "recurring", "opened"), [(1000, 0, True), (2, 0, False), (1000, 50, False)]
+)
+def test_reading_a_text_is_spread_over_the_steps_to_come(n_ahead, recurring, opened):
+    """It is not spread if as much has to be read before each draft."""
     model = TableModel(LINE, n_unread=50)
+    limits = {"n_ahead": n_ahead, "recurring": recurring}
     found = costs([1.0, 1.01], 0.01, 0.1)
-    growth = grow([], [model], nodes=4, price=1.0, costs=found, n_ahead=n_ahead)
+    growth = grow([], [model], nodes=4, price=1.0, costs=found, **limits)
     assert bool(model.calls) == opened
     assert growth.reading_s == pytest.approx(4.9 if opened else 0)
 
