@@ -39,6 +39,7 @@ _SHORT = 8  # least number of tokens that are expected to come, unless the reque
 _IN_SIGHT, _GROWTH = 16, 4  # foresight: 16 tokens, and 4 for each token of the answer so far
 _PLAIN_EVERY = 48  # most drafting steps between two plain ones
 _RECURRING = 32  # tokens between two drafts of a model; more are a passage, like the prompt
+_CONSIDERING_S = 0.0002  # seconds by which a head that may draft lengthens each step in Python
 _PAUSE = 16  # steps for which a draft model that is not worth its time is not evaluated
 
 
@@ -81,7 +82,7 @@ class Adaptive(Policy):
         known = self.costs.known
         wide = known and self.costs.least(len(request.prompt))[0] <= WIDE
         role = Role.DRAWN if known and not wide else Role.MATCHED
-        rests = any(d.reads_states for d in drafters) and self._rest.begin()
+        rests = any(d.reads_states for d in drafters) and self._rest.begin(self.accounts.speed)
         self.roles = tuple(
             Role.OFF if (d.wide and not wide) or (d.reads_states and rests) else role
             for d in drafters
@@ -156,14 +157,17 @@ class Adaptive(Policy):
         lost = tapping
         if step.n_drafted or step.draft_evaluated or step.n_beside:
             lost += max(0.0, step.total_s - reading_s - plain) / plain
-        won_by_model = 0.0
+        won_by_head = -tapping - _CONSIDERING_S / plain
         if step.draft_evaluated:
             self._has_read = True
             won_by_model = step.n_accepted - lost
             self.accounts.count_catch_up(reading_s / plain, won_by_model)
+            if growth:
+                later_s = max(0.0, step.total_s - plain)
+                won_by_head += step.n_accepted - growth.free_gain - self._price * later_s
         self.accounts.count(step.n_accepted - lost, step.n_emitted)
         drafted = bool(step.draft_evaluated)
-        if self._rest.count(won_by_model if drafted else -tapping, drafted):
+        if self._rest.count(won_by_head, drafted, self.accounts.speed):
             self.roles = self._without_states
             self._rest.can_act = False
 

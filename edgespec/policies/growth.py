@@ -81,9 +81,10 @@ class Growth:
 
     draft: the finished draft, once `next` returns None. nodes: all tokens that it was chosen from;
     it has the first of them (`cut` changes how many). forbidden: free guesses that only the loss
-    budget forbade. reading_s: seconds in which the model reads text that it had not read. explored:
-    tokens that a trial of a model may lose. idle: True if a model was not worth its time. reason:
-    why nothing is drafted; "" while models pause, which means that the last reason still holds.
+    budget forbade. free_gain: tokens that the free guesses alone were expected to gain. reading_s:
+    seconds in which the model reads text that it had not read. explored: tokens that a trial of a
+    model may lose. idle: True if a model was not worth its time. reason: why nothing is drafted; ""
+    while models pause, which means that the last reason still holds.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Growth:
         self.nodes: Sequence[Node] = ()
         self._name = ""
         self.forbidden: Forbidden | None = None
-        self.reading_s = self.explored = 0.0
+        self.reading_s = self.explored = self.free_gain = 0.0
         self.idle = False
         self.reason = "" if limits.paused else _NO_MATCH
         self._steps = self._grow()
@@ -120,7 +121,9 @@ class Growth:
         for model in self._models:
             yield from self._recall(model)
         nodes = guesses.nodes(limits.nodes, worth.least)
-        plan = self._best(nodes, self._free(nodes))
+        free = self._free(nodes)
+        self.free_gain = free.gain
+        plan = self._best(nodes, free)
         n, opened = plan.n, plan.opened
         name = self._models[0].name if self._models else ""
         if opened:

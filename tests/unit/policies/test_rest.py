@@ -13,9 +13,11 @@ from edgespec.decoding.output import Output
 from edgespec.decoding.session import Session
 from edgespec.drafters.base import Role
 from edgespec.policies.adaptive import Adaptive
+from edgespec.policies.base import Limits
+from edgespec.policies.growth import Growth
 from edgespec.policies.rest import Rest
 from edgespec.sampling.base import Request
-from edgespec.types import Requires, Stats, StepStats, Work
+from edgespec.types import Budget, Requires, Stats, StepStats, Work
 from edgespec.verifiers.local import LocalVerifier
 from tests.helpers.policies import OWN, Head, begin, emitted, line, lookup
 
@@ -23,9 +25,9 @@ N = OWN + 100  # tokens: those that a fake head guesses among them
 STATES, NONE = Requires((1, 3)), Requires()
 
 
-def acting(made):
+def acting(made, speed=1.0):
     """Begin an answer, and return whether the head acts in it."""
-    made.can_act = not made.begin()
+    made.can_act = not made.begin(speed)
     return made.can_act
 
 
@@ -34,7 +36,7 @@ def test_what_lost_a_token_in_an_answer_rests_in_the_next_eight(won, rests):
     made = Rest()
     assert acting(made)
     for _ in range(10):
-        assert not made.count(won, drafted=True)
+        assert not made.count(won, drafted=True, speed=1.0)
     assert [acting(made) for _ in range(9)] == [not rests] * 8 + [True]
 
 
@@ -42,25 +44,25 @@ def test_losses_of_several_answers_are_no_reason():
     made = Rest()
     for _ in range(20):
         assert acting(made)
-        made.count(-0.9, drafted=True)
+        made.count(-0.9, drafted=True, speed=1.0)
 
 
 @pytest.mark.parametrize(("lost", "rests"), [(-3.0, False), (-6.0, True)])
 def test_a_loss_that_earlier_answers_made_up_for_is_no_reason(lost, rests):
     made = Rest()
     assert acting(made)
-    made.count(5.0, drafted=True)
+    made.count(5.0, drafted=True, speed=1.0)
     assert acting(made)
-    made.count(lost, drafted=True)
+    made.count(lost, drafted=True, speed=1.0)
     assert acting(made) is not rests
 
 
 def test_what_is_not_used_rests_at_once():
     made = Rest()
     assert acting(made)
-    assert [made.count(-0.01, drafted=False) for _ in range(32)] == [False] * 31 + [True]
+    assert [made.count(-0.01, drafted=False, speed=1.0) for _ in range(32)] == [False] * 31 + [True]
     made.can_act = False
-    assert not made.count(-9, drafted=False)  # which is not its fault
+    assert not made.count(-9, drafted=False, speed=1.0)  # which is not its fault
     assert [acting(made) for _ in range(9)] == [False] * 7 + [True] * 2
 
 
@@ -72,7 +74,7 @@ def test_a_head_that_wins_nothing_is_paused_for_twice_as_long_each_time(won, pau
     made, seen = Rest(), []
     assert acting(made)
     for each in won:
-        made.count(each, drafted=True)
+        made.count(each, drafted=True, speed=1.0)
         seen.append(0)
         while not acting(made):
             seen[-1] += 1
@@ -83,16 +85,35 @@ def test_a_head_that_wins_nothing_is_paused_for_twice_as_long_each_time(won, pau
 def test_what_has_won_before_rests_for_the_rest_of_an_answer_alone(won, n_resting):
     made = Rest()
     assert acting(made)
-    made.count(won, drafted=True)
+    made.count(won, drafted=True, speed=1.0)
     assert acting(made)
-    assert [made.count(-0.01, drafted=False) for _ in range(32)].index(True) == 31
+    assert [made.count(-0.01, drafted=False, speed=1.0) for _ in range(32)].index(True) == 31
     assert [acting(made) for _ in range(8)] == [False] * n_resting + [True] * (8 - n_resting)
+
+
+@pytest.mark.parametrize(("later", "rests"), [(1.7, True), (1.5, False)])
+def test_a_pause_ends_where_others_have_become_slower(later, rests):
+    """They were twice as fast as plain decoding when it began, for example with a file to edit."""
+    made = Rest()
+    assert acting(made)
+    made.count(-1.1, drafted=True, speed=2.0)
+    assert not acting(made, 2.0)
+    assert acting(made, later) is not rests
+
+
+def test_what_is_not_used_in_several_short_answers_is_paused_as_well():
+    made, seen = Rest(), []
+    for _ in range(4):
+        assert acting(made)
+        seen += [made.count(-0.01, drafted=False, speed=1.0) for _ in range(10) if not any(seen)]
+    assert seen.index(True) == 31
+    assert [acting(made) for _ in range(8)] == [False] * 7 + [True]
 
 
 def test_what_is_used_once_stays():
     made = Rest()
     assert acting(made)
-    assert not any(made.count(-0.001, drafted=i == 31) for i in range(31 + 100))
+    assert not any(made.count(-0.001, drafted=i == 31, speed=1.0) for i in range(31 + 100))
 
 
 def with_head(tapping=0.04, resting=False, unit=1.0, draft=0.1):
@@ -106,7 +127,7 @@ def with_head(tapping=0.04, resting=False, unit=1.0, draft=0.1):
     return made
 
 
-def take(made, n_accepted=None, total_s=1.0):
+def take(made, n_accepted=None, total_s=1.0, free_gain=0.0):
     """Let the policy see a step, a plain one if nothing is said of a draft."""
     n = 0 if n_accepted is None else 4
     evaluated = (Work(1, 100),) * n
@@ -115,7 +136,9 @@ def take(made, n_accepted=None, total_s=1.0):
         "head", n, n_accepted or 0, n_emitted, n + 1, 100 + n_emitted, 0.1 * n, 1.0, total_s,
         evaluated,
     )  # fmt: skip
-    made.observe(step, emitted(*range(n_emitted)), None)
+    growth = Growth((), (), Limits(), Budget(0, 0, 100))
+    growth.free_gain = free_gain
+    made.observe(step, emitted(*range(n_emitted)), growth)
 
 
 @pytest.mark.parametrize("resting", [True, False])
@@ -126,7 +149,9 @@ def test_what_hidden_states_cost_is_lost_at_every_step(resting):
         take(made)
     lost = before[0] + 10 * 0.01 - made.accounts.loss_budget
     assert lost == pytest.approx(0.0 if resting else 0.4)
-    assert before[1] - made._rest._won == pytest.approx(0.0 if resting else 0.4)
+    assert before[1] - made._rest._won == pytest.approx(
+        0.0 if resting else 0.402
+    )  # and Python's time
 
 
 @pytest.mark.parametrize("resting", [True, False])
@@ -137,11 +162,15 @@ def test_plain_decoding_is_without_hidden_states(resting):
     assert made.plain_s(100) == pytest.approx(1.0 if resting else 0.96)
 
 
-@pytest.mark.parametrize(("n_accepted", "won"), [(0, -0.44), (1, 0.56), (4, 3.56)])
-def test_what_a_head_has_won(n_accepted, won):
+@pytest.mark.parametrize(("n_accepted", "free_gain", "won"), [
+    (0, 0.0, -0.44), (1, 0.0, 0.56), (4, 0.0, 3.56), (4, 3.0, 0.56),
+])  # fmt: skip
+def test_what_a_head_has_won_over_the_free_guesses(n_accepted, free_gain, won):
+    """Its time has the price that all drafting makes, and 0.2 ms of Python's time count, too."""
     made = with_head()
     before = made._rest._won
-    take(made, n_accepted, total_s=1.4)
+    take(made, n_accepted, 1.4, free_gain)
+    won -= 0.4 * (made._price - 1) + 2e-4
     assert made._rest._won - before == pytest.approx(won)
 
 
