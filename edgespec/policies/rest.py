@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_PATIENCE = 32  # steps: a head that was not used in the first ones of an answer is paused
+_PATIENCE = 32  # steps: a head that was not used in so many in a row is paused
 _LOST = -1.0  # tokens won in an answer, minus the cost of states: below this a head is paused, too
 _ANSWERS, _MOST_ANSWERS = 8, 32  # answers for which a head is paused: at first, and at most
 _SLOWED = 0.8  # a pause ends if other drafters are only so much as fast as when it began
@@ -12,7 +12,7 @@ _LATEST = 0.25  # weight of the latest answer in the mean of what the head wins
 class Rest:
     """Decides when a head is paused, and for how long.
 
-    A head that was not used in so many steps is paused until the answer ends. If it has not won
+    A head that was not used for 32 steps is paused until the answer ends. If it has not won
     anything in earlier answers, it is paused in the next ones as well, each time for twice as many.
     The pause ends early where the other drafters win less than when it began: the head may help
     there. can_act: True while it is not paused, so that the target gives it hidden states.
