@@ -7,7 +7,7 @@ import java.util.Map;
 
 /**
  * A suffix automaton over all tokens so far: it knows every substring of them (Blumer et al. 1985;
- * for drafting arXiv 2411.10666), as the one in edgespec/drafters/suffix.py does. The suffix link of
+ * for drafting arXiv 2411.10666), as the one in edgespec/drafters/automaton.py does. The suffix link of
  * the newest state is the longest ending that was seen before. The newest position is counted when
  * the next token comes, so that only earlier occurrences are found.
  */

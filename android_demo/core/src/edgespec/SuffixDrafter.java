@@ -106,8 +106,8 @@ final class SuffixDrafter {
     }
 
     /**
-     * Returns the chance that a token is right where nothing is known yet. The function _assumed in
-     * edgespec/drafters/suffix.py says where its numbers come from.
+     * Returns the chance that a token is right where nothing is known yet. The function assumed in
+     * edgespec/drafters/matches.py says where its numbers come from.
      */
     private double assumed(SuffixAutomaton.Follower one) {
         double share = (double) one.hits / one.times;
