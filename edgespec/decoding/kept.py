@@ -37,6 +37,7 @@ logger = logging.getLogger("edgespec.kept")
 
 _VERSION = 4  # version of the files; files of other versions are ignored
 _KIND = "learned"
+_OF_POLICY = {"accounts", "rest", "draft_gain"}  # names in what is learned
 _MOST_BYTES = 64 << 20  # largest file of tokens that is read
 
 
@@ -195,6 +196,17 @@ def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
     if entry.of == _stamps((target, draft)):
         _attempt(functools.partial(gain.relearn, entry.learned))
     return gain, time.time() - entry.created
+
+
+def keep_acceptance(target: Path, draft: Path, copy: Path) -> None:
+    """Store for a copy of a draft model or head how often the original was right, so that the first
+    answers with it begin with that. What the policy has learned is left out: it depends on the
+    other drafters, which were not there when the original was tried alone.
+    """
+    entry = kept(_key((target, draft)), _Learned)
+    if entry and entry.of == _stamps((target, draft)):
+        learned = {name: entry.learned[name] for name in entry.learned.keys() - _OF_POLICY}
+        keep(_key((target, copy)), {"of": _stamps((target, copy)), "learned": learned})
 
 
 def _key(models: Sequence[Path | Callable[[], str] | None]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import msgspec
 
 from .. import hub, kept_files
 from ..backends import files
+from ..decoding.kept import keep_acceptance
 
 logger = logging.getLogger("edgespec.loading")
 
@@ -49,8 +50,9 @@ def faster(most: float, target: Path, *, private: bool = False) -> str:
 
 
 def register(head: Path, target: Path, gain: float, *, private: bool = False) -> Path:
-    """Copy a head or a draft model to the folder of models, where loads of its target find it;
-    return the copy. It takes the place of the one that was registered before.
+    """Copy a head or a draft model to the folder of models, where loads of its target find it, with
+    what is known of its acceptance; return the copy. It takes the place of the one that was
+    registered before.
 
     head: a GGUF, or a folder with a graph. gain: its measured speed as a multiple of that of plain
     decoding. private: it was made of the user's own texts, so only this user can read the copy, and
@@ -60,19 +62,19 @@ def register(head: Path, target: Path, gain: float, *, private: bool = False) ->
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, mode=0o700 if private else 0o777)
+    file = files.only_graph(head) if head.is_dir() else head
     if head.is_dir():
         shutil.copytree(head, partial, dirs_exist_ok=True)
-        name = files.only_graph(head).name
     else:
-        name = head.name
-        shutil.copyfile(head, partial / name)
-    note = _Note(tuple(files.identity(target)), name, gain)
+        shutil.copyfile(head, partial / file.name)
+    note = _Note(tuple(files.identity(target)), file.name, gain)
     (partial / NOTE).write_bytes(msgspec.json.format(msgspec.json.encode(note)))
     if private:
         kept_files.protect(partial)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(partial, folder)
-    return folder / name
+    keep_acceptance(target, file, folder / file.name)
+    return folder / file.name
 
 
 def trained_for(target: Path) -> dict[Path, float]:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..decoding.kept import keep_acceptance
 from ..device import BUSY, LoadMeter
 from ..engine import Engine
+from ..loading.models import model_path
 from ..types import Completion
 from .answers import LOOP
 from .formats import acceptance
@@ -98,12 +100,13 @@ def serve(
             plain.append(
                 engine.generate(prompt, max_tokens=n, disable_spec_decode=True, **_SETTINGS)
             )
-    with loaded(
-        target, head, method="draft_model", remember="nothing", draft_memory="off"
-    ) as engine:  # fmt: skip
+    with loaded(  # later loads begin with the acceptance that is learned here
+        target, head, method="draft_model", remember="rates", draft_memory="off"
+    ) as engine:
         pauses.progress("measuring the costs of the draft")
         engine.measure()
         ratios, others = _ratios(engine, prompts, pauses)
+    keep_acceptance(target, model_path(head), model_path(head))
     gains = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))  # geometric means
     answers = [counted(each) for each in drafted]
     length, shares = acceptance(answers)

@@ -15,7 +15,7 @@ from edgespec.bench.replay import Replay, shipped_profiles, shipped_traces
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.decoding import idle_work
-from edgespec.decoding.kept import Kept, TokensFile, forget_learned
+from edgespec.decoding.kept import Kept, TokensFile, forget_learned, keep_acceptance
 from edgespec.decoding.owners import OwnRates, RatesStore
 from edgespec.drafters.base import NOWHERE, Role
 from edgespec.drafters.recycling import RecyclingDrafter
@@ -145,6 +145,38 @@ def test_other_models_learn_apart(model, folder, tmp_path):
         use(model, small)
     one, other = (json.loads(path.read_text())["learned"] for path in folder.glob("*.json"))
     assert observed(one) == observed(other)
+
+
+@pytest.fixture
+def drafts(tmp_path):
+    """Return the paths of a draft model and of its copy."""
+    for name in ("draft.gguf", "copy.gguf"):
+        (tmp_path / name).write_bytes(b"small")
+    return tmp_path / "draft.gguf", tmp_path / "copy.gguf"
+
+
+def test_of_a_copy_it_is_known_how_often_the_original_was_right(model, folder, drafts):
+    use(model, drafts[0])
+    (path,) = folder.glob("*.json")
+    content = json.loads(path.read_text())
+    rates = {"outcomes": [[10, 3, 4]], "drafts": [1.0] * 11}
+    content["learned"] = {"draft_model": rates, "accounts": content["learned"]["accounts"]}
+    path.write_text(json.dumps(content))
+    keep_acceptance(model, *drafts)
+    (other,) = set(folder.glob("*.json")) - {path}
+    assert json.loads(path.read_text()) == content
+    assert json.loads(other.read_text())["learned"] == {"draft_model": rates}
+    keep_acceptance(model, drafts[0], drafts[0])
+    assert json.loads(path.read_text())["learned"] == {"draft_model": rates}
+
+
+def test_nothing_is_kept_of_a_draft_that_has_changed(model, folder, drafts):
+    keep_acceptance(model, *drafts)
+    assert not list(folder.glob("*.json"))
+    use(model, drafts[0])
+    drafts[0].write_bytes(b"other weights")
+    keep_acceptance(model, *drafts)
+    assert len(list(folder.glob("*.json"))) == 1
 
 
 def test_a_changed_model_file_is_another_model(model, folder):

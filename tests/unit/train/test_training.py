@@ -16,6 +16,7 @@ from edgespec.config import EngineConfig, SpeculativeConfig
 from edgespec.convert.heads import tensors
 from edgespec.convert.heads.conversion import convert_head
 from edgespec.convert.heads.target_weights import matrix_of
+from edgespec.costs import profiles
 from edgespec.loading import drafts, trained
 from edgespec.train import features, kinds, training, work
 from edgespec.train.comparisons import agreement
@@ -56,6 +57,14 @@ def prompts(tmp_path):
     return path
 
 
+def learned_with(target, draft):
+    """Return what is kept of a draft for its first answers."""
+    models = [str(path.resolve()) for path in (target, draft)]
+    entries = [json.loads(path.read_text()) for path in profiles.folder().glob("*.json")]
+    [learned] = [e["learned"] for e in entries if e["fingerprint"].get("models") == models]
+    return learned
+
+
 def test_from_prompts_to_a_registered_head_in_two_runs(
     python, target, prompts, tmp_path, monkeypatch
 ):
@@ -79,6 +88,8 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
     assert json.loads(json.dumps(made.to_dict()))["path"] == str(made.path)
     card = (made.checkpoint / "README.md").read_text()
     assert f"{made.n_tokens} tokens in {made.n_answers} answers" in card
+    for path in (made.path, made.registered):
+        assert list(learned_with(target, path)) == ["eagle3"]
     with edgespec.load(target) as engine:
         assert engine.describe()["draft"]["file"] == made.path.name
     assert said.index("answers") < said.index("hidden states") < said.index("training")
