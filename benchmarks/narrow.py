@@ -1,7 +1,7 @@
 """What drafts that were trained for one narrow task gain, next to everything else that drafts.
 
     python -m benchmarks.narrow TARGET QUESTIONS.jsonl TRAINING [NAME=DRAFT…] [--tokens 96]
-        [--rounds 1] [--out NAME]
+        [--rounds 1] [--paused] [--out NAME]
 
 TARGET, DRAFT: a file, a folder, or a name in $EDGESPEC_TEST_MODELS. QUESTIONS: prompts as for
 `edgespec train`, which nothing was trained with. TRAINING: the folder of the training, whose
@@ -10,11 +10,15 @@ drafts by default without a draft model; and with each draft NAME, where the pol
 NAME always, which drafts three tokens in every step and has no documents. Each question is asked of
 all of them in random order, after its prompt was read, and greedily.
 
+What a check of the draft has learned of its acceptance (`edgespec train` ends with one) is used, as
+by a first chat after the training; what these answers teach is not kept, and the pauses of heads
+begin as in a new installation.
+
 Each mode loads the target once more, and one copy can be 8% slower than the next, depending on the
 memory that it got. So each mode is compared with plain decoding on its own copy, and what a draft
 gains over everything else ("of_paused") is compared with answers of the same copy for which the
-draft was paused. Copies of an ONNX model differ less with GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in
-the environment.
+draft was paused; with --paused only that is measured. Copies of an ONNX model differ less with
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -34,6 +40,8 @@ import numpy as np
 
 import edgespec
 from benchmarks.common import GREEDY, known, median, model, save
+from edgespec.backends.files import label
+from edgespec.costs import profiles
 from edgespec.policies.rest import Rest
 from edgespec.train.recordings import Recordings
 from edgespec.train.serving import FIXED, interval, resampled
@@ -47,13 +55,27 @@ def path_of(name: str) -> Path:
 
 def opened(target: Path, draft: Path | None, corpus: Path | None, config: dict) -> edgespec.Engine:
     drafting = {
-        "draft_corpus": [corpus] if corpus else (), "draft_memory": "off", "remember": "nothing",
+        "draft_corpus": [corpus] if corpus else (), "draft_memory": "off", "remember": "rates",
     }  # fmt: skip
     return known(
         lambda: edgespec.load(
             target, draft, n_ctx=1024, speculative_config=drafting | config, sampling=GREEDY
         )
     )
+
+
+def copy_profiles(folder: Path) -> None:
+    """Use a copy of the measured costs and of what was learned, so that runs change neither."""
+    if profiles.folder().exists():
+        shutil.copytree(profiles.folder(), folder)
+    os.environ["EDGESPEC_PROFILES"] = str(folder)
+
+
+def times_of(target: Path) -> list[float]:
+    """Return t(1) and t(4) of the target in ms, as the policy knows them."""
+    known = [each for each in profiles.curves() if each[0].get("file", [""])[0] == label(target)]
+    _, curve = min(known, key=lambda each: "beside" in each[0])  # those of a quiet machine first
+    return [round(1e3 * curve(n, 64), 1) for n in (1, 4)]
 
 
 def answers_of(engine: edgespec.Engine, training: Path, file: Path) -> int:
@@ -75,7 +97,7 @@ def ask(
 
 class Timed(NamedTuple):
     """An answer: tokens a second, times the speed of plain decoding and that of an answer for which
-    the draft was paused (0 if none was), and tokens a step.
+    the draft was paused (0 if there was no such answer), and tokens a step.
     """
 
     rate: float
@@ -88,7 +110,8 @@ def timed(
     engine: edgespec.Engine, messages: list[dict], n_tokens: int, ways: Sequence[str]
 ) -> tuple[Timed, set[tuple[int, ...]]]:
     """Ask a question in each of these ways; return what drafting reached, and the answers."""
-    ask(engine, messages, 1)
+    with patch.object(Rest, "begin", return_value=False):  # it would count as an answer
+        ask(engine, messages, 1)
     rates, texts = {}, set()
     for way in ways:
         paused = patch.object(Rest, "begin", return_value=True)
@@ -99,22 +122,23 @@ def timed(
         if way == "drafting":
             length = len(done.token_ids) / max(1, done.stats.num_spec_steps)
     rate = rates["drafting"]
-    gain = rate / rates["paused"] if "paused" in rates else 0.0
-    return Timed(rate, rate / rates["plain"], gain, length), texts
+    speedup, gain = (rate / rates[way] if way in rates else 0.0 for way in ("plain", "paused"))
+    return Timed(rate, speedup, gain, length), texts
 
 
 def in_turns(
-    engines: dict[str, edgespec.Engine], asked: list[list[dict]], n_tokens: int
-) -> tuple[dict[str, list[Timed]], int]:
-    """Ask each question of all engines, in random order, with drafts and without. Return the
-    answers by engine, and how many questions got the same answer of all.
+    engines: dict[str, edgespec.Engine], ways: dict[str, list[str]], asked: list[list[dict]],
+    n_tokens: int,
+) -> tuple[dict[str, list[Timed]], int]:  # fmt: skip
+    """Ask each question of all engines, in random order, each in its ways. Return the answers by
+    engine, and how many questions got the same answer of all.
     """
     answers, rng, n_equal = defaultdict(list), random.Random(0), 0
     for messages in asked:
         texts = set()
         for name in rng.sample(list(engines), len(engines)):
-            ways = ["plain", "drafting"] + ["paused"] * (f"{name} always" in engines)
-            answer, said = timed(engines[name], messages, n_tokens, rng.sample(ways, len(ways)))
+            order = rng.sample(ways[name], len(ways[name]))
+            answer, said = timed(engines[name], messages, n_tokens, order)
             answers[name].append(answer)
             texts |= said
         n_equal += len(texts) == 1
@@ -122,7 +146,7 @@ def in_turns(
 
 
 def interval_of(logs: np.ndarray) -> list[float]:
-    """Return a mean ratio with its 95% interval, from a bootstrap over questions. logs: of the
+    """Return a mean ratio with its 95% interval, from a bootstrap over answers. logs: of the
     ratios.
     """
     means = np.exp(logs[resampled(len(logs))].mean(1))
@@ -141,11 +165,12 @@ def row(answers: dict[str, list[Timed]], name: str) -> dict[str, Any]:
     reached = {
         "tokens_per_second": round(median([each.rate for each in mine]), 1),
         "tokens_per_step": round(float(np.mean([each.length for each in mine])), 2),
-        "of_plain": ratio(mine),
-        "of_others": ratio(mine, answers[OTHERS]),
     }
-    if always:
+    if OTHERS in answers:
+        reached |= {"of_plain": ratio(mine), "of_others": ratio(mine, answers[OTHERS])}
+    if mine[0].gain:
         reached["of_paused"] = interval_of(np.log([each.gain for each in mine]))
+    if always:
         reached["of_always"] = ratio(mine, always)
     return reached
 
@@ -158,25 +183,31 @@ def main() -> None:
     parser.add_argument("drafts", nargs="*", metavar="NAME=DRAFT")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--paused", action="store_true", help="only compare drafts with pauses")
     parser.add_argument("--out")
     args = parser.parse_args()
     target = path_of(args.target)
     asked = [json.loads(line)["messages"] for line in args.questions.read_text().splitlines()]
     with contextlib.ExitStack() as stack:
-        corpus = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "answers.txt"
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        copy_profiles(folder / "profiles")
+        corpus = folder / "answers.txt"
         with opened(target, None, None, {"method": "none"}) as engine:
             n_answers = answers_of(engine, args.training, corpus)
-        engines = {OTHERS: stack.enter_context(opened(target, None, corpus, {}))}
-        for name, draft in (each.split("=", 1) for each in args.drafts):
-            path = path_of(draft)
-            engines[name] = stack.enter_context(opened(target, path, corpus, {}))
-            engines[f"{name} always"] = stack.enter_context(opened(target, path, None, FIXED))
-        answers, n_equal = in_turns(engines, asked * args.rounds, args.tokens)
-    result = {
-        "questions": len(asked), "answers_in_the_corpus": n_answers,
-        "equal_texts": n_equal,
-        "rows": {name: row(answers, name) for name in engines},
-    }  # fmt: skip
+        drafts = {name: path_of(each) for name, each in (d.split("=", 1) for d in args.drafts)}
+        modes = {name: (draft, corpus, {}) for name, draft in drafts.items()}
+        ways = {name: ["drafting", "paused"] for name in drafts}
+        if not args.paused:
+            always = {f"{name} always": (draft, None, FIXED) for name, draft in drafts.items()}
+            modes = {OTHERS: (None, corpus, {})} | modes | always
+            ways = {name: ["plain", *ways.get(name, ["drafting"])] for name in modes}
+        engines = {name: stack.enter_context(opened(target, *mode)) for name, mode in modes.items()}
+        answers, n_equal = in_turns(engines, ways, asked * args.rounds, args.tokens)
+        result = {
+            "questions": len(asked), "t(1), t(4), ms": times_of(target),
+            "answers_in_the_corpus": n_answers, "equal_texts": n_equal,
+            "rows": {name: row(answers, name) for name in engines},
+        }  # fmt: skip
     save(args.out, result)
 
 
