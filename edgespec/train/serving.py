@@ -84,11 +84,17 @@ def disturbed(others: float, what: str, again: str) -> str:
 
 
 def serve(
-    target: Path, head: Path, prompts: Sequence[tuple[Sequence[int], int]], pauses: Pauses
+    target: Path,
+    head: Path,
+    prompts: Sequence[tuple[Sequence[int], int]],
+    pauses: Pauses,
+    *,
+    is_new: bool = False,
 ) -> ServedHead:
     """Answer prompts with a head and without it, and return how it did.
 
-    prompts: the token ids of each, and the most tokens of its answer.
+    prompts: the token ids of each, and the most tokens of its answer. is_new: the head was not used
+    before, so later loads begin with the acceptance that is learned here.
     """
     with loaded(target, head, **FIXED) as engine:
         plain, drafted = [], []
@@ -100,13 +106,15 @@ def serve(
             plain.append(
                 engine.generate(prompt, max_tokens=n, disable_spec_decode=True, **_SETTINGS)
             )
-    with loaded(  # later loads begin with the acceptance that is learned here
-        target, head, method="draft_model", remember="rates", draft_memory="off"
-    ) as engine:
+    remember = "rates" if is_new else "nothing"
+    with loaded(
+        target, head, method="draft_model", remember=remember, draft_memory="off"
+    ) as engine:  # fmt: skip
         pauses.progress("measuring the costs of the draft")
         engine.measure()
         ratios, others = _ratios(engine, prompts, pauses)
-    keep_acceptance(target, model_path(head), model_path(head))
+    if is_new:
+        keep_acceptance(target, model_path(head), model_path(head))
     gains = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))  # geometric means
     answers = [counted(each) for each in drafted]
     length, shares = acceptance(answers)

@@ -148,7 +148,7 @@ def _trained(work: Work, kind: Kind, python: Path, force: bool) -> TrainedHead:
     made = kind.make(python)
     if work.is_private:
         kept_files.protect(kind.folder)
-    served = serve(work.path, made.path, work.asked, work.pauses)
+    served = serve(work.path, made.path, work.asked, work.pauses, is_new=True)
     compared = None
     if made.before:
         work.progress("the draft model before")

@@ -92,6 +92,9 @@ def test_from_prompts_to_a_registered_head_in_two_runs(
         assert list(learned_with(target, path)) == ["eagle3"]
     with edgespec.load(target) as engine:
         assert engine.describe()["draft"]["file"] == made.path.name
+    before = learned_with(target, made.registered)
+    edgespec.check_head(target, [prompts], made.registered, n_prompts=1, max_tokens=8)
+    assert learned_with(target, made.registered) == before
     assert said.index("answers") < said.index("hidden states") < said.index("training")
     written = made.path.stat().st_mtime_ns
     trained.register(made.path, target, 99.0)
