@@ -10,9 +10,8 @@ drafts by default without a draft model; and with each draft NAME, where the pol
 NAME always, which drafts three tokens in every step and has no documents. Each question is asked of
 all of them in random order, after its prompt was read, and greedily.
 
-What a check of the draft has learned of its acceptance (`edgespec train` ends with one) is used, as
-by a first chat after the training; what these answers teach is not kept, and the pauses of heads
-begin as in a new installation.
+Each draft begins with what the check at the end of its training has learned of its acceptance, as
+in a first chat after the training. What these answers teach is not kept.
 
 Each mode loads the target once more, and one copy can be 8% slower than the next, depending on the
 memory that it got. So each mode is compared with plain decoding on its own copy, and what a draft
@@ -31,7 +30,7 @@ import random
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -42,6 +41,8 @@ import edgespec
 from benchmarks.common import GREEDY, known, median, model, save
 from edgespec.backends.files import label
 from edgespec.costs import profiles
+from edgespec.decoding.kept import keep_acceptance
+from edgespec.loading.models import model_path
 from edgespec.policies.rest import Rest
 from edgespec.train.recordings import Recordings
 from edgespec.train.serving import FIXED, interval, resampled
@@ -55,7 +56,7 @@ def path_of(name: str) -> Path:
 
 def opened(target: Path, draft: Path | None, corpus: Path | None, config: dict) -> edgespec.Engine:
     drafting = {
-        "draft_corpus": [corpus] if corpus else (), "draft_memory": "off", "remember": "rates",
+        "draft_corpus": [corpus] if corpus else (), "draft_memory": "off", "remember": "nothing",
     }  # fmt: skip
     return known(
         lambda: edgespec.load(
@@ -64,11 +65,15 @@ def opened(target: Path, draft: Path | None, corpus: Path | None, config: dict) 
     )
 
 
-def copy_profiles(folder: Path) -> None:
-    """Use a copy of the measured costs and of what was learned, so that runs change neither."""
+def copy_profiles(folder: Path, target: Path, drafts: Iterable[Path]) -> None:
+    """Use a copy of the measured costs and of the acceptance of these drafts, so that runs change
+    neither.
+    """
     if profiles.folder().exists():
         shutil.copytree(profiles.folder(), folder)
     os.environ["EDGESPEC_PROFILES"] = str(folder)
+    for draft in map(model_path, drafts):
+        keep_acceptance(target, draft, draft)
 
 
 def times_of(target: Path) -> list[float]:
@@ -190,21 +195,24 @@ def main() -> None:
     asked = [json.loads(line)["messages"] for line in args.questions.read_text().splitlines()]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        copy_profiles(folder / "profiles")
+        drafts = {name: path_of(each) for name, each in (d.split("=", 1) for d in args.drafts)}
+        copy_profiles(folder / "profiles", target, drafts.values())
         corpus = folder / "answers.txt"
         with opened(target, None, None, {"method": "none"}) as engine:
             n_answers = answers_of(engine, args.training, corpus)
-        drafts = {name: path_of(each) for name, each in (d.split("=", 1) for d in args.drafts)}
-        modes = {name: (draft, corpus, {}) for name, draft in drafts.items()}
+        modes: dict[str, tuple[Path | None, Path | None, dict]] = {
+            name: (draft, corpus, {"remember": "rates"}) for name, draft in drafts.items()
+        }
         ways = {name: ["drafting", "paused"] for name in drafts}
         if not args.paused:
             always = {f"{name} always": (draft, None, FIXED) for name, draft in drafts.items()}
             modes = {OTHERS: (None, corpus, {})} | modes | always
             ways = {name: ["plain", *ways.get(name, ["drafting"])] for name in modes}
         engines = {name: stack.enter_context(opened(target, *mode)) for name, mode in modes.items()}
+        times = times_of(target)
         answers, n_equal = in_turns(engines, ways, asked * args.rounds, args.tokens)
         result = {
-            "questions": len(asked), "t(1), t(4), ms": times_of(target),
+            "questions": len(asked), "t(1), t(4), ms": times,
             "answers_in_the_corpus": n_answers, "equal_texts": n_equal,
             "rows": {name: row(answers, name) for name in engines},
         }  # fmt: skip

@@ -37,7 +37,7 @@ logger = logging.getLogger("edgespec.kept")
 
 _VERSION = 4  # version of the files; files of other versions are ignored
 _KIND = "learned"
-_OF_POLICY = {"accounts", "rest", "draft_gain"}  # names in what is learned
+_OF_POLICY = {"accounts", "draft_gain"}  # names in what is learned
 _MOST_BYTES = 64 << 20  # largest file of tokens that is read
 
 
@@ -199,9 +199,9 @@ def draft_gain(target: Path, draft: Path) -> tuple[DraftGain, float]:
 
 
 def keep_acceptance(target: Path, draft: Path, copy: Path) -> None:
-    """Store for a copy of a draft model or head how often the original was right, so that the first
-    answers with it begin with that. What the policy has learned is left out: it depends on the
-    other drafters, which were not there when the original was tried alone.
+    """Store for a copy of a draft model or head what drafters have learned with it, so that the
+    first answers begin with that. What the policy has learned is left out: it depends on the other
+    drafters, which were not there when the draft was tried alone. copy: may be the draft itself.
     """
     entry = kept(_key((target, draft)), _Learned)
     if entry and entry.of == _stamps((target, draft)):

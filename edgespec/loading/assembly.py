@@ -325,7 +325,7 @@ def _engine(
         if parts.policy.costs:
             parts.policy.costs.follow(governor)
     if kept:
-        kept.recall(made[0].rates)
+        kept.recall(*(parts.rates for parts in made))
     drafts = bool(made[0].drafters)
     elsewhere = ", verified on another machine" if drafts and context.is_remote else ""
     return Engine(

@@ -189,19 +189,16 @@ class Adaptive(Policy):
         return [self.draft_gain]
 
     def learned(self) -> dict[str, Any]:
-        """Return the accounts of the answers so far and the pauses of a head, as
-        `drafters.base.Learns` describes.
-        """
+        """Return the accounts of the answers so far, as `drafters.base.Learns` describes."""
         self._end()
-        return {"accounts": self.accounts.learned(), "rest": self._rest.learned()}
+        return {"accounts": self.accounts.learned()}
 
     def relearn(self, state: Mapping[str, Any]) -> None:
         """Adopt what `learned` returned, and forget what this answer has shown so far."""
         self._end()
-        rest = Rest.relearned(state.get("rest", {}))
         if "accounts" in state:
             self.accounts.relearn(state["accounts"])
-        self._since_plain, self._price, self._rest = 1, 0.0, rest
+        self._since_plain, self._price, self._rest = 1, 0.0, Rest()
 
     def _end(self) -> None:
         """Learn from the answer that has ended, unless that was done already."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..decoding.kept import keep_acceptance
+from ..decoding.kept import forget_learned, keep_acceptance
 from ..device import BUSY, LoadMeter
 from ..engine import Engine
 from ..loading.models import model_path
@@ -93,8 +93,8 @@ def serve(
 ) -> ServedHead:
     """Answer prompts with a head and without it, and return how it did.
 
-    prompts: the token ids of each, and the most tokens of its answer. is_new: the head was not used
-    before, so later loads begin with the acceptance that is learned here.
+    prompts: the token ids of each, and the most tokens of its answer. is_new: forget what was
+    learned of the head before; later loads begin with the acceptance that is learned here.
     """
     with loaded(target, head, **FIXED) as engine:
         plain, drafted = [], []
@@ -106,7 +106,9 @@ def serve(
             plain.append(
                 engine.generate(prompt, max_tokens=n, disable_spec_decode=True, **_SETTINGS)
             )
-    remember = "rates" if is_new else "nothing"
+    remember, path = "rates" if is_new else "nothing", model_path(head)
+    if is_new:
+        forget_learned(path)
     with loaded(
         target, head, method="draft_model", remember=remember, draft_memory="off"
     ) as engine:  # fmt: skip
@@ -114,7 +116,7 @@ def serve(
         engine.measure()
         ratios, others = _ratios(engine, prompts, pauses)
     if is_new:
-        keep_acceptance(target, model_path(head), model_path(head))
+        keep_acceptance(target, path, path)
     gains = np.exp(np.log(ratios)[resampled(len(ratios))].mean(1))  # geometric means
     answers = [counted(each) for each in drafted]
     length, shares = acceptance(answers)

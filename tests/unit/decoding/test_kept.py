@@ -160,7 +160,9 @@ def test_of_a_copy_it_is_known_how_often_the_original_was_right(model, folder, d
     (path,) = folder.glob("*.json")
     content = json.loads(path.read_text())
     rates = {"outcomes": [[10, 3, 4]], "drafts": [1.0] * 11}
-    content["learned"] = {"draft_model": rates, "accounts": content["learned"]["accounts"]}
+    gain = {"answers": 9, "spent_s": 1.0, "saved_s": 0.5}
+    accounts = content["learned"]["accounts"]
+    content["learned"] = {"draft_model": rates, "accounts": accounts, "draft_gain": gain}
     path.write_text(json.dumps(content))
     keep_acceptance(model, *drafts)
     (other,) = set(folder.glob("*.json")) - {path}

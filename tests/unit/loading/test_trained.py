@@ -6,6 +6,8 @@ import pytest
 
 from edgespec import hub
 from edgespec.config import EngineConfig
+from edgespec.costs import profiles
+from edgespec.decoding.kept import _key, _Learned, _stamps
 from edgespec.loading import companions
 from edgespec.loading.trained import NOTE, faster, is_private, register, trained_for
 from tests.helpers import gguf_files, tiny_heads, tiny_models
@@ -34,6 +36,23 @@ def test_a_registered_head_is_found_for_its_target_alone(target, head, tmp_path)
     assert companions.best(target, target, EngineConfig(), needed=True) == [copy]
     other = gguf_files.write(tmp_path / "other.gguf")
     assert list(trained_for(other)) == []
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_is_known_of_its_acceptance_comes_along(
+    target, head, tmp_path, monkeypatch, is_folder
+):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    made = file = head
+    if is_folder:
+        made, file = tmp_path / "onnx", tmp_path / "onnx" / "head.onnx"
+        made.mkdir()
+        file.write_bytes(b"graph")
+    rates = {"outcomes": [[10, 3, 4]], "drafts": [1.0] * 11}
+    before = {"learned": {"draft_model": rates}, "of": _stamps((target, file))}
+    assert profiles.keep(_key((target, file)), before)
+    copy = register(made, target, 1.2)
+    assert profiles.kept(_key((target, copy)), _Learned).learned == before["learned"]
 
 
 def test_a_target_that_has_changed_gets_a_warning_and_no_head(target, head, caplog):

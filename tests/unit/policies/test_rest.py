@@ -1,7 +1,6 @@
 """The rest of a head that is not worth its hidden states: when it begins, and what it ends."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -102,31 +101,6 @@ def test_a_pause_ends_where_others_have_become_slower(later, rests):
     assert acting(made, later) is not rests
 
 
-def later(made):
-    """Return what a later process makes of what was learned."""
-    return Rest.relearned(json.loads(json.dumps(made.learned())))
-
-
-def test_a_pause_goes_on_in_later_processes():
-    """Each process answers once. Two answers lose a token; the second pause is longer."""
-    made, seen = Rest(), []
-    for answer in range(27):
-        seen.append(acting(made))
-        if answer in {0, 9}:
-            made.count(-1.1, drafted=True, speed=1.0)
-        made = later(made)
-    assert [i for i, acts in enumerate(seen) if acts] == [0, 9, 26]
-
-
-@pytest.mark.parametrize("changed", [
-    {"answers": 33}, {"answers": -1}, {"pause": 4}, {"usual": float("nan")}, {"n_unused": 32},
-    {"speed": 0.5}, {"won": float("inf")},
-])  # fmt: skip
-def test_impossible_pauses_are_refused(changed):
-    with pytest.raises(ValueError, match="no pauses of a head"):
-        Rest.relearned(Rest().learned() | changed)
-
-
 def test_what_is_not_used_in_several_short_answers_is_paused_as_well():
     made, seen = Rest(), []
     for _ in range(4):
@@ -147,7 +121,7 @@ def with_head(tapping=0.04, resting=False, unit=1.0, draft=0.1):
     curves = line(unit, 0.0), line(unit * draft, 0.0)
     made = Adaptive(Costs(Profile(*curves, overhead=0.0, tapping=unit * tapping)))
     if resting:
-        made._rest.answers = 8
+        made._rest._answers = 8
     begin(made, lookup(), Head())
     take(made)
     return made
@@ -170,12 +144,12 @@ def take(made, n_accepted=None, total_s=1.0, free_gain=0.0):
 @pytest.mark.parametrize("resting", [True, False])
 def test_what_hidden_states_cost_is_lost_at_every_step(resting):
     made = with_head(resting=resting)
-    before = made.accounts.loss_budget, made._rest.won
+    before = made.accounts.loss_budget, made._rest._won
     for _ in range(10):
         take(made)
     lost = before[0] + 10 * 0.01 - made.accounts.loss_budget
     assert lost == pytest.approx(0.0 if resting else 0.4)
-    won = made._rest.won - before[1]
+    won = made._rest._won - before[1]
     assert won == pytest.approx(0.0 if resting else -0.402)  # Python's time counts, too
 
 
@@ -193,10 +167,10 @@ def test_plain_decoding_is_without_hidden_states(resting):
 def test_what_a_head_has_won_over_the_free_guesses(n_accepted, free_gain, won):
     """Its time has the price that all drafting makes, and 0.2 ms of Python's time count, too."""
     made = with_head()
-    before = made._rest.won
+    before = made._rest._won
     take(made, n_accepted, 1.4, free_gain)
     won -= 0.4 * (made._price - 1) + 2e-4
-    assert made._rest.won - before == pytest.approx(won)
+    assert made._rest._won - before == pytest.approx(won)
 
 
 def test_a_head_has_no_part_in_an_answer_that_begins_without_it():

@@ -15,6 +15,7 @@ from edgespec.cache.token_cache import TokenCache
 from edgespec.costs.curves import Curve
 from edgespec.costs.profiles import Profile
 from edgespec.costs.reading import FEWEST
+from edgespec.decoding.kept import Kept
 from edgespec.errors import Aborted
 from edgespec.loading.assembly import assemble
 from edgespec.scheduling.company import Company, Member
@@ -48,6 +49,7 @@ def engine_of(
     draft=True,
     slow=False,
     prefixes=None,
+    kept=None,
     **options,
 ):
     """Return an engine of `n` slots over toy models; drafts cost little."""
@@ -62,6 +64,7 @@ def engine_of(
         profile=profile,
         slots=slots,
         prefixes=prefixes,
+        kept=kept,
     )
 
 
@@ -374,6 +377,20 @@ def test_slots_without_the_head_draft_nothing_if_only_the_head_was_asked_for():
     assert n == [1, 0]
     for each, prompt in zip(found, PROMPTS, strict=False):
         assert each.token_ids == alone(prompt, max_tokens=9)
+
+
+def test_all_slots_begin_with_what_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGESPEC_PROFILES", str(tmp_path / "profiles"))
+    target = tmp_path / "toy.gguf"
+    target.write_bytes(b"weights")
+    with engine_of(1, kept=Kept(target, None)) as engine:
+        engine.generate(PROMPTS[3], max_tokens=40)
+    with engine_of(3, kept=Kept(target, None)) as engine:
+        learned = [session._policy.learned() for session in engine.sessions]
+        rates = [session._drafting.drafters[0].learned() for session in engine.sessions]
+    assert learned[0]["accounts"]["usual"] < 100
+    assert learned[1:] == learned[:1] * 2
+    assert rates[1:] == rates[:1] * 2
 
 
 def test_texts_of_idle_slots_give_way_and_come_back():
