@@ -39,11 +39,12 @@ import numpy as np
 
 import edgespec
 from benchmarks.common import GREEDY, known, median, model, save
-from edgespec.backends.files import label
 from edgespec.costs import profiles
+from edgespec.costs.kept_curves import kept_curve
 from edgespec.decoding.kept import keep_acceptance
 from edgespec.loading.models import model_path
 from edgespec.policies.rest import Rest
+from edgespec.train import opening
 from edgespec.train.recordings import Recordings
 from edgespec.train.serving import FIXED, interval, resampled
 
@@ -78,8 +79,9 @@ def copy_profiles(folder: Path, target: Path, drafts: Iterable[Path]) -> None:
 
 def times_of(target: Path) -> list[float]:
     """Return t(1) and t(4) of the target in ms, as the policy knows them."""
-    known = [each for each in profiles.curves() if each[0].get("file", [""])[0] == label(target)]
-    _, curve = min(known, key=lambda each: "beside" in each[0])  # those of a quiet machine first
+    with opening.opened(target) as model:
+        curve = kept_curve(model)
+    assert curve
     return [round(1e3 * curve(n, 64), 1) for n in (1, 4)]
 
 
